@@ -1,0 +1,33 @@
+"""The one exception users see, and the few checks that raise it.  Imports nothing of ours."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used; the message says what would work."""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `InputError(message)` unless `condition` holds."""
+    if not condition:
+        raise InputError(message)
+
+
+def require_known(name: str, known: Iterable[str], what: str) -> None:
+    """Raise unless `name` is one of `known`, suggesting the nearest spelling."""
+    known = sorted(known)
+    if name in known:
+        return
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise InputError(f"unknown {what} {name!r}.{hint} Known: {', '.join(known)}.")
+
+
+def require_divisible(value: int, by: int, what: str, reason: str) -> None:
+    """Raise unless `by` divides `value`, naming the two nearest values that work."""
+    if value % by == 0 and value > 0:
+        return
+    below = value // by * by
+    nearest = f"{below} or {below + by}" if below > 0 else f"{by}"
+    raise InputError(f"{what} = {value} must be a multiple of {by} ({reason}); try {nearest}.")
