@@ -8,7 +8,9 @@ import torch
 
 REPOSITORY = Path(__file__).parents[1]
 
-torch.set_num_threads(1)  # small tensors on a shared two-core machine: threads cost more than they give
+torch.set_num_threads(
+    1
+)  # small tensors on a shared two-core machine: threads cost more than they give
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""WHERE tokens are: centred grids, neighbourhoods, exact sizes, warps."""

@@ -1,0 +1,60 @@
+"""How a group element moves things: points, pictures, and fields on the group.
+
+Letters:  g acts;  h is the element a feature carries.
+A picture transforms as (g f)(x) = f(g⁻¹x), a field as (g F)(h, x) = F(g⁻¹h, g⁻¹x), a regular
+vector as (g v)(h) = v(g⁻¹h).  All actions of this file permute entries and round nothing; an
+element that does not map pixels to pixels is refused here and interpolated in `geometry.warps`.
+"""
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from turnwise.checks import InputError
+from turnwise.groups.finite import GRID_GROUPS, PlanarGroup
+
+
+def act_on_points(
+    group: PlanarGroup, g: int, points: Float[Tensor, "*many 2"]
+) -> Float[Tensor, "*many 2"]:
+    """g·x for points x in the plane."""
+    return points @ group.matrices()[g].to(points).T
+
+
+def act_on_image(
+    group: PlanarGroup, g: int, image: Shaped[Tensor, "*many row col"]
+) -> Shaped[Tensor, "*many newrow newcol"]:
+    """(g f)(x) = f(g⁻¹x), over the last two axes; a quarter turn swaps rows and cols."""
+    return _move_grid(group, g, image, row=-2, col=-1)
+
+
+def act_on_field(
+    group: PlanarGroup, g: int, field: Shaped[Tensor, "batch group row col channel"]
+) -> Shaped[Tensor, "batch group newrow newcol channel"]:
+    """(g F)(h, x) = F(g⁻¹h, g⁻¹x) for fields on the group."""
+    return _move_grid(group, g, act_on_regular(group, g, field), row=-3, col=-2)
+
+
+def act_on_regular(
+    group: PlanarGroup, g: int, vector: Shaped[Tensor, "batch group *rest"]
+) -> Shaped[Tensor, "batch group *rest"]:
+    """(g v)(h) = v(g⁻¹h) for functions on the group alone."""
+    return vector[:, group.product()[group.invert(g)].to(vector.device)]
+
+
+def leave_fixed(group: PlanarGroup, g: int, x: Tensor) -> Tensor:
+    """The action on the output of an invariant function."""
+    return x
+
+
+def _move_grid(group: PlanarGroup, g: int, x: Tensor, row: int, col: int) -> Tensor:
+    """r^k s^m on two axes: s mirrors x, which runs along the columns; then r turns."""
+    quarters = group.quarter_turns(g)
+    if quarters is None:
+        degrees = 360 * (g % group.rotations) / group.rotations
+        raise InputError(
+            f"{group.name} does not map pixels to pixels (element {g} turns by {degrees:g}°); "
+            f"use {', '.join(GRID_GROUPS[:-1])} or {GRID_GROUPS[-1]}."
+        )
+    mirrored = torch.flip(x, (col,)) if group.mirrors(g) else x
+    return torch.rot90(mirrored, quarters, (row, col))

@@ -1,0 +1,174 @@
+"""The finite groups of rotations and reflections of the plane.
+
+Conventions, used everywhere and defined only here:
+    x points right, y points up; r turns by 2π/n counter-clockwise; s mirrors x -> -x;
+    element k + n·m is r^k s^m, so element 0 is the identity; in a·b, b acts first.
+"""
+
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from turnwise.checks import InputError, require
+
+LARGEST_ROTATIONS = 64  # beyond it tables grow and pixels cannot tell the elements apart
+GRID_GROUPS = ("C1", "C2", "C4", "D1", "D2", "D4")  # every element maps pixels to pixels
+
+
+@dataclass(frozen=True)
+class PlanarGroup:
+    """C_n (rotations) or D_n (rotations and reflections): a value of two fields.
+
+    Elements are integers from 0 to order − 1; the tables are tensors indexed by them.
+
+    >>> d4 = PlanarGroup.named("p4m")
+    >>> d4.name, d4.order, d4.compose(1, 4), d4.invert(1)
+    ('D4', 8, 5, 3)
+    """
+
+    rotations: int
+    reflections: bool = False
+
+    def __post_init__(self) -> None:
+        require(
+            1 <= self.rotations <= LARGEST_ROTATIONS,
+            f"a group has 1 to {LARGEST_ROTATIONS} rotations, got {self.rotations}.",
+        )
+
+    @classmethod
+    def named(cls, name: "str | PlanarGroup") -> "PlanarGroup":
+        """The group called `name`, in our notation or a paper's; a group is returned as it is.
+
+        C4 = p4 = R4 has 4 rotations; D4 = p4m = R4M has 4 reflections as well;
+        C1 = z2 has translations alone; D1 = mz2 one mirror.
+        """
+        if isinstance(name, PlanarGroup):
+            return name
+        aliases = {"z2": "C1", "mz2": "D1", "Z2": "C1", "Z2M": "D1", "pm": "D1"}
+        spelled = aliases.get(name, name)
+        for pattern in (r"(?P<D>[CD])(?P<n>[1-9]\d*)", r"[pR](?P<n>[1-9]\d*)(?P<D>[mM]?)"):
+            match = re.fullmatch(pattern, spelled)
+            if match is not None:
+                return cls(int(match["n"]), reflections=match["D"] in ("D", "m", "M"))
+        raise InputError(
+            f"unknown group {name!r}; write C or D and a number: C1, C4, D4, … "
+            "(or as in papers: z2, mz2, p4, p4m, p8, R4, R4M)."
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{'D' if self.reflections else 'C'}{self.rotations}"
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """What the papers call this group."""
+        mirror = "m" if self.reflections else ""
+        short = ({"": "z2", "m": "mz2"}[mirror],) if self.rotations == 1 else ()
+        return (*short, f"p{self.rotations}{mirror}", f"R{self.rotations}{mirror.upper()}")
+
+    @property
+    def order(self) -> int:
+        return self.rotations * (2 if self.reflections else 1)
+
+    @property
+    def elements(self) -> Int64[Tensor, " group"]:
+        return torch.arange(self.order)
+
+    def matrices(self) -> Float64[Tensor, "group 2 2"]:
+        """Each element as an orthogonal matrix acting on (x, y).
+
+        Entries that are 0, ±1/2 or ±1 in exact arithmetic are exactly so here, so that quarter
+        turns and mirrors move integer positions without rounding.
+        """
+        angle = (self.elements % self.rotations).double() * (2 * math.pi / self.rotations)
+        mirror = 1.0 - 2.0 * (self.elements // self.rotations)
+        cos, sin = _snap(angle.cos()), _snap(angle.sin())
+        return torch.stack([cos * mirror, -sin, sin * mirror, cos], dim=-1).view(-1, 2, 2)
+
+    def product(self) -> Int64[Tensor, "group group"]:
+        """The table [a, b] -> a·b, found by multiplying the matrices."""
+        return _product_table(self).clone()
+
+    def inverse(self) -> Int64[Tensor, " group"]:
+        """The table a -> a⁻¹: where a row of the product table holds the identity."""
+        return (_product_table(self) == 0).long().argmax(dim=1)
+
+    def relative(self) -> Int64[Tensor, "group group"]:
+        """The table [g, h] -> g⁻¹·h: where h stands, seen from g."""
+        return _product_table(self)[self.inverse()]
+
+    def compose(self, a: int, b: int) -> int:
+        """a·b: first b acts, then a."""
+        return int(_product_table(self)[a, b])
+
+    def invert(self, a: int) -> int:
+        """a⁻¹."""
+        return int(self.inverse()[a])
+
+    def subgroups(self) -> tuple[frozenset[int], ...]:
+        """Every subgroup as a set of elements, smallest first."""
+        return _subgroups(self)
+
+    def quarter_turns(self, g: int) -> int | None:
+        """How many quarter turns the rotation in g is; None if it leaves the pixel grid."""
+        quarters, rest = divmod(4 * (g % self.rotations), self.rotations)
+        return quarters if rest == 0 else None
+
+    def mirrors(self, g: int) -> bool:
+        """Whether g contains the reflection s."""
+        return g >= self.rotations
+
+    def grid_elements(self) -> tuple[int, ...]:
+        """The elements that map the pixel grid of a square picture to itself."""
+        return tuple(g for g in range(self.order) if self.quarter_turns(g) is not None)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _snap(values: Float64[Tensor, " *shape"]) -> Float64[Tensor, " *shape"]:
+    """Round to a multiple of one half what differs from it by rounding error alone."""
+    nearest = (2 * values).round() / 2
+    return torch.where((values - nearest).abs() < 1e-12, nearest, values)
+
+
+@cache
+def _product_table(group: PlanarGroup) -> Int64[Tensor, "group group"]:
+    matrices = group.matrices()
+    products = matrices[:, None] @ matrices[None, :]  # (a, b, 2, 2)
+    distance = (products[:, :, None] - matrices).abs().amax(dim=(-2, -1))
+    gap, table = distance.min(dim=-1)
+    assert gap.max() < 1e-9, "the matrices are not closed under multiplication"
+    return table
+
+
+@cache
+def _subgroups(group: PlanarGroup) -> tuple[frozenset[int], ...]:
+    """Two elements generate any subgroup of a cyclic or dihedral group."""
+    pairs = itertools.combinations_with_replacement(range(group.order), 2)
+    found = {_generated(group, pair) for pair in pairs}
+    return tuple(sorted(found, key=lambda members: (len(members), sorted(members))))
+
+
+def _generated(group: PlanarGroup, generators: tuple[int, ...]) -> frozenset[int]:
+    table = _product_table(group).tolist()
+    members, fresh = {0}, {0}
+    while fresh:
+        fresh = {table[a][b] for a in fresh for b in generators} - members
+        members |= fresh
+    return frozenset(members)
+
+
+def require_grid_group(group: PlanarGroup) -> None:
+    """Raise unless every element of the group maps pixels to pixels."""
+    require(
+        len(group.grid_elements()) == group.order,
+        f"{group.name} does not map pixels to pixels; use {', '.join(GRID_GROUPS[:-1])} "
+        f"or {GRID_GROUPS[-1]}.",
+    )

@@ -1,0 +1,41 @@
+"""Exact sizes: the rule against what a strided convolution really does to a mirrored picture."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.checks import InputError
+from turnwise.geometry.sizes import Stage, exact_sizes, output_size, require_exact_size
+
+
+@given(st.integers(4, 24), st.integers(1, 5), st.integers(1, 4), st.integers(0, 2))
+def test_exact_means_that_a_symmetric_kernel_commutes_with_the_mirror(
+    size, kernel, stride, padding
+):
+    """An average over windows commutes with the mirror if and only if no pixel is left over."""
+    if size + 2 * padding < kernel or padding >= kernel:
+        return
+    line = torch.rand(1, 1, size, dtype=torch.float64) + torch.arange(size)
+    weight = torch.ones(1, 1, kernel, dtype=torch.float64)
+    there = F.conv1d(line, weight, stride=stride, padding=padding)
+    back = F.conv1d(line.flip(-1), weight, stride=stride, padding=padding).flip(-1)
+    exact = output_size(size, [Stage(kernel, stride, padding)])
+    assert torch.allclose(there, back) == (exact is not None)
+    assert exact in (None, there.shape[-1])
+
+
+def test_nearest_sizes():
+    patches = [Stage(4, 4)]
+    assert exact_sizes(28, patches) == (28,)
+    assert exact_sizes(30, patches) == (28, 32)
+    assert exact_sizes(2, patches) == (4,)
+    assert exact_sizes(31, [Stage(7, 4, 2), Stage(3, 2, 1)]) == (27, 35)
+
+
+def test_the_error_names_the_nearest_sizes():
+    with pytest.raises(
+        InputError, match=r"image_size = 30 cannot be exact in vit .* try 28 or 32\."
+    ):
+        require_exact_size(30, [Stage(4, 4)], "vit")

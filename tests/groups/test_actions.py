@@ -1,0 +1,85 @@
+"""Pixels move as the matrices say, and every action is an action: g(hx) = (gh)x."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.checks import InputError
+from turnwise.geometry.grids import pixel_centres
+from turnwise.groups import (
+    GRID_GROUPS,
+    PlanarGroup,
+    act_on_field,
+    act_on_image,
+    act_on_points,
+    act_on_regular,
+)
+
+
+@st.composite
+def grid_group_and_two(draw):
+    group = PlanarGroup.named(draw(st.sampled_from(GRID_GROUPS)))
+    element = st.integers(0, group.order - 1)
+    return group, draw(element), draw(element)
+
+
+@given(grid_group_and_two())
+def test_actions_compose(drawn):
+    """g·(h·x) = (gh)·x, on pictures, fields, regular vectors and points; on a rectangle."""
+    group, g, h = drawn
+    things = {
+        act_on_image: torch.arange(2 * 3 * 5).view(2, 3, 5),
+        act_on_field: torch.arange(group.order * 3 * 5 * 2).view(1, group.order, 3, 5, 2),
+        act_on_regular: torch.arange(group.order * 2).view(1, group.order, 2),
+        act_on_points: torch.randint(-9, 9, (7, 2)).double(),
+    }
+    for act, x in things.items():
+        assert torch.equal(act(group, g, act(group, h, x)), act(group, group.compose(g, h), x))
+
+
+@pytest.mark.parametrize("name", GRID_GROUPS)
+def test_pixels_move_as_the_matrices_say(name):
+    """(g f)(x) = f(g⁻¹x), spelled out pixel by pixel, on a rectangle."""
+    group, image = PlanarGroup.named(name), torch.arange(15).view(3, 5)
+    for g in range(group.order):
+        moved = act_on_image(group, g, image)
+        before, after = pixel_centres(3, 5), pixel_centres(*moved.shape)
+        for row, col in itertools.product(range(3), range(5)):
+            target = act_on_points(group, g, before[row, col])
+            assert moved[(after == target).all(-1)].item() == image[row, col]
+
+
+def test_field_moves_in_both_arguments():
+    """(g F)(h, x) = F(g⁻¹h, g⁻¹x), spelled out on D4, where left and right differ."""
+    group = PlanarGroup.named("D4")
+    field = torch.arange(8 * 9 * 2).view(1, 8, 3, 3, 2)
+    for g, h in itertools.product(range(8), repeat=2):
+        source = field[0, group.compose(group.invert(g), h)].permute(2, 0, 1)
+        expected = act_on_image(group, g, source).permute(1, 2, 0)
+        assert torch.equal(act_on_field(group, g, field)[0, h], expected)
+
+
+def test_a_quarter_turn_is_counter_clockwise():
+    """The right edge of the picture goes to the top."""
+    image = torch.zeros(3, 3)
+    image[1, 2] = 1
+    assert act_on_image(PlanarGroup.named("C4"), 1, image)[0, 1] == 1
+
+
+def test_a_mirror_swaps_left_and_right():
+    image = torch.tensor([[1, 2, 3]])
+    assert act_on_image(PlanarGroup.named("D1"), 1, image).tolist() == [[3, 2, 1]]
+
+
+def test_fine_groups_keep_their_exact_elements():
+    image = torch.rand(4, 4)
+    quarter = act_on_image(PlanarGroup.named("C8"), 2, image)
+    assert torch.equal(quarter, act_on_image(PlanarGroup.named("C4"), 1, image))
+
+
+def test_an_element_off_the_grid_is_refused():
+    with pytest.raises(InputError, match=r"C8 does not map pixels .* turns by 45°.* or D4"):
+        act_on_image(PlanarGroup.named("C8"), 1, torch.rand(4, 4))

@@ -1,0 +1,80 @@
+"""The measure of the law: it acquits what is right and condemns what is wrong."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from turnwise.groups import (
+    PlanarGroup,
+    act_on_image,
+    assert_equivariant,
+    equivariance_error,
+    equivariance_errors,
+)
+
+
+def image(size=6):
+    return torch.rand(2, 1, size, size, dtype=torch.float64)
+
+
+def test_an_invariant_function_passes():
+    assert equivariance_error(lambda x: x.square().mean((2, 3)), "D4", image()) < 1e-14
+
+
+def test_an_equivariant_function_passes():
+    pool = nn.AvgPool2d(2)
+    assert equivariance_error(pool, "D4", image(), act_out=act_on_image) < 1e-14
+    assert_equivariant(pool, "D4", image(), act_out=act_on_image)
+
+
+def test_a_pixel_is_not_invariant():
+    assert equivariance_error(lambda x: x[:, :, 0, 0], "C4", image()) > 0.1
+
+
+def test_the_error_is_the_formula():
+    """max |f(g·x) − f(x)| / max |f(x)| for f = the top left pixel, by hand, over D1."""
+    x = torch.tensor([[[[3.0, 5.0], [0.0, 0.0]]]], dtype=torch.float64)
+    assert equivariance_errors(lambda x: x[..., 0, 0], "D1", x) == [0.0, pytest.approx(2 / 3)]
+
+
+def test_elements_can_be_chosen():
+    """A left-right symmetric function passes the mirror and fails the quarter turn."""
+
+    def left_right(x):
+        return (x + x.flip(-1))[..., 0, 0]
+
+    mirror, quarter = equivariance_errors(left_right, "D4", image(), elements=[4, 1])
+    assert mirror < 1e-14 < 0.01 < quarter
+
+
+def test_not_a_number_is_an_infinite_error():
+    assert equivariance_error(lambda x: x.sum((2, 3)) * math.nan, "C4", image()) == math.inf
+
+
+def test_the_assertion_names_the_worst_element():
+    with pytest.raises(AssertionError, match=r"not equivariant under C4: element \d has error"):
+        assert_equivariant(lambda x: x[:, :, 0, 0], "C4", image())
+
+
+def test_the_assertion_refuses_a_constant():
+    """Zeros obey every law; only a witness tells them from a model."""
+    with pytest.raises(AssertionError, match="does not depend on the input"):
+        assert_equivariant(lambda x: torch.ones(2, 3).double(), "C4", image())
+
+
+def test_the_tolerance_follows_the_precision():
+    """An error of 1e-6 is rounding in float32 and a fault in float64."""
+
+    def slightly_wrong(x):
+        return x.mean((2, 3)) + 1e-6 * x[:, :, 0, 0]
+
+    assert_equivariant(slightly_wrong, "C4", image().float())
+    with pytest.raises(AssertionError, match="more than 1e-10"):
+        assert_equivariant(slightly_wrong, "C4", image())
+
+
+def test_the_group_may_be_a_value_or_a_name():
+    by_name = equivariance_error(lambda x: x[:, :, 0, 0], "p4", x := image())
+    assert by_name == equivariance_error(lambda x: x[:, :, 0, 0], PlanarGroup.named("C4"), x)
