@@ -14,11 +14,12 @@ from turnwise.geometry.sizes import Stage, exact_sizes, output_size, require_exa
 def test_exact_means_that_a_symmetric_kernel_commutes_with_the_mirror(
     size, kernel, stride, padding
 ):
-    """An average over windows commutes with the mirror if and only if no pixel is left over."""
+    """A symmetric window commutes with the mirror if and only if no pixel is left over."""
     if size + 2 * padding < kernel or padding >= kernel:
         return
     line = torch.rand(1, 1, size, dtype=torch.float64) + torch.arange(size)
-    weight = torch.ones(1, 1, kernel, dtype=torch.float64)
+    weight = torch.rand(1, 1, kernel, dtype=torch.float64)
+    weight = weight + weight.flip(-1)
     there = F.conv1d(line, weight, stride=stride, padding=padding)
     back = F.conv1d(line.flip(-1), weight, stride=stride, padding=padding).flip(-1)
     exact = output_size(size, [Stage(kernel, stride, padding)])

@@ -37,14 +37,18 @@ def test_interpolation_agrees_with_the_exact_action(name):
 def test_the_spot_goes_where_the_angle_says(degrees):
     angle = math.radians(degrees)
     there = blob(6 * math.cos(angle), 6 * math.sin(angle))
-    assert (turn_image(blob(6.0, 0.0), degrees) - there).abs().max() < 0.06
+    assert (
+        turn_image(blob(6.0, 0.0), degrees) - there
+    ).abs().max() < 0.1  # interpolation blurs; a wrong angle gives 1
 
 
 def test_finer_elements_turn_and_mirror():
     """Element r s of D8: mirror x, then turn by 45°."""
     half = 6 * math.sqrt(0.5)
     moved = warp_image(PlanarGroup.named("D8"), 9, blob(-6.0, 0.0))
-    assert (moved - blob(half, half)).abs().max() < 0.06
+    assert (
+        moved - blob(half, half)
+    ).abs().max() < 0.1  # interpolation blurs; a wrong angle gives 1
 
 
 def test_shift_and_scale():
