@@ -1,0 +1,1 @@
+"""HOW tokens mix: functions on tensors, without weights."""

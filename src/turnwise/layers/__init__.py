@@ -1,0 +1,1 @@
+"""Modules with weights: projections, patch embeddings, blocks."""

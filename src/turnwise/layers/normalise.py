@@ -1,0 +1,35 @@
+"""What pictures look like to a model: the mean and spread of the pictures it was trained on."""
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+
+class Normalise(nn.Module):
+    """(image − mean) / spread, channel by channel; pixel by pixel, so every symmetry survives it.
+
+    Until `fit` is called, pictures in [0, 1] are brought to [−1, 1].
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, in_chans: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((in_chans,), 0.5))
+        self.register_buffer("spread", torch.full((in_chans,), 0.5))
+
+    def fit(self, images: UInt8[Tensor, "picture channel row col"]) -> None:
+        """Take mean and standard deviation of these pictures (the training split's)."""
+        levels = torch.arange(256, dtype=torch.float64) / 255
+        for channel in range(images.shape[1]):
+            count = torch.bincount(images[:, channel].flatten().int(), minlength=256).double()
+            mean = (count * levels).sum() / count.sum()
+            variance = (count * (levels - mean).square()).sum() / count.sum()
+            self.mean[channel] = mean
+            self.spread[channel] = variance.sqrt().clamp_min(1e-3)
+
+    def forward(
+        self, images: Float[Tensor, "batch channel row col"]
+    ) -> Float[Tensor, "batch channel row col"]:
+        return (images - self.mean[:, None, None]) / self.spread[:, None, None]

@@ -1,0 +1,11 @@
+"""Whole networks, one file per family, and the registry that makes them by name."""
+
+from turnwise.models import vit as vit
+from turnwise.models.orbit import orbit as orbit
+from turnwise.models.registry import create_model as create_model
+from turnwise.models.registry import describe_model as describe_model
+from turnwise.models.registry import list_models as list_models
+from turnwise.models.registry import model_options as model_options
+from turnwise.models.storage import from_pretrained as from_pretrained
+from turnwise.models.storage import load as load
+from turnwise.models.storage import save as save

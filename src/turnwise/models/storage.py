@@ -1,0 +1,114 @@
+"""A model in a folder: weights as safetensors, everything else as JSON, nothing that is executed.
+
+    model.safetensors   the state dict
+    config.json         how to build the model again, the names of the classes, the weights' hash
+
+The configuration is written last and carries the hash, so that a folder is either whole or refused.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import turnwise
+from turnwise.checks import InputError, require
+from turnwise.models.registry import config_of, create_model
+
+WEIGHTS, CONFIG, FORMAT = "model.safetensors", "config.json", 1
+
+
+def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> Path:
+    """Write a model made by `create_model` (or `orbit` around one) into `folder`."""
+    from safetensors.torch import save as to_bytes
+
+    config = config_of(model)
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    weights = to_bytes(state)
+    description = {
+        "format": FORMAT,
+        "turnwise": turnwise.__version__,
+        "name": config.name,
+        "options": dict(config.options),
+        "classes": list(classes or getattr(model, "classes", ())),
+        "sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / WEIGHTS, weights)
+        write_whole(folder / CONFIG, (json.dumps(description, indent=2) + "\n").encode())
+    except OSError as error:
+        raise InputError(f"cannot write a model to {folder}: {error.strerror}.") from error
+    return folder
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write all of a file or nothing: to a file beside it, then in one step into its place."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load(folder: str | Path) -> nn.Module:
+    """Open what `save` wrote (or the model of a run folder), ready to answer: in eval mode."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    folder = find_model(folder)
+    config = read_config(folder)
+    weights = (folder / WEIGHTS).read_bytes()
+    require(
+        hashlib.sha256(weights).hexdigest() == config["sha256"],
+        f"{folder / WEIGHTS} is not the file that {CONFIG} describes (its hash differs); "
+        "copy the whole folder again.",
+    )
+    try:
+        model = create_model(config["name"], **config["options"])
+        model.load_state_dict(from_bytes(weights))
+    except (InputError, SafetensorError, RuntimeError, TypeError) as error:
+        raise InputError(f"{folder} does not hold a usable model: {error}") from error
+    model.classes = tuple(config["classes"])  # type: ignore[assignment]
+    return model.eval()
+
+
+from_pretrained = load
+
+
+def find_model(folder: str | Path) -> Path:
+    """The folder itself, or the `model` folder of a run."""
+    folder = Path(folder)
+    for candidate in (folder, folder / "model"):
+        if (candidate / CONFIG).is_file():
+            require((candidate / WEIGHTS).is_file(), f"{candidate} has no {WEIGHTS}.")
+            return candidate
+    raise InputError(f"{folder} is not a model or run folder: it has no {CONFIG}.")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The parsed configuration of a model folder, with the keys it must have."""
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from error
+    needed = {"format", "name", "options", "classes", "sha256"}
+    given = config.keys() if isinstance(config, dict) else set()
+    require(needed <= given, f"{path} lacks {', '.join(sorted(needed - given))}.")
+    require(
+        config["format"] == FORMAT,
+        f"{path} has format {config['format']!r}, this version reads {FORMAT}; update turnwise.",
+    )
+    return config

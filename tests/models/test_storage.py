@@ -1,0 +1,100 @@
+"""What is saved comes back to the bit; what is damaged is refused in one line."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import turnwise
+from turnwise.checks import InputError
+from turnwise.models.storage import write_whole
+
+SMALL = {"width": 16, "depth": 1, "heads": 2, "image_size": 8}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = turnwise.create_model("orbit_vit", group="D4", num_classes=3, **SMALL)
+    return turnwise.save(model, tmp_path / "model", classes=["a", "b", "c"])
+
+
+def test_round_trip(tmp_path):
+    model = turnwise.create_model("orbit_vit", group="D4", **SMALL)
+    model.model.preprocess.fit(torch.randint(0, 99, (5, 1, 8, 8), dtype=torch.uint8))
+    turnwise.save(model, tmp_path / "m", classes=[str(n) for n in range(10)])
+    again = turnwise.load(tmp_path / "m")
+    images = torch.rand(2, 1, 8, 8)
+    assert torch.equal(again(again.preprocess(images)), model.eval()(model.preprocess(images)))
+    assert again.classes == tuple("0123456789")
+    assert again.group.name == "D4"
+    assert not again.training
+    assert {p.name for p in (tmp_path / "m").iterdir()} == {"model.safetensors", "config.json"}
+
+
+def test_a_run_folder_holds_its_model(folder):
+    assert turnwise.from_pretrained(folder.parent).config == turnwise.load(folder).config
+
+
+def test_a_module_of_one_s_own_is_refused(tmp_path):
+    with pytest.raises(InputError, match="a Linear that create_model did not make"):
+        turnwise.save(nn.Linear(2, 2), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def damage_weights(folder):
+    (folder / "model.safetensors").write_bytes(b"garbage")
+
+
+def cut_config(folder):
+    (folder / "config.json").write_text('{"format": 1')
+
+
+def drop_key(folder):
+    config = json.loads((folder / "config.json").read_text())
+    del config["sha256"], config["name"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def change(key, value):
+    def damage(folder):
+        config = json.loads((folder / "config.json").read_text())
+        config[key] = value
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (damage_weights, r"its hash differs\); copy the whole folder again"),
+        (cut_config, r"config\.json cannot be read"),
+        (drop_key, r"config\.json lacks name, sha256"),
+        (change("format", 9), "has format 9, this version reads 1"),
+        (change("name", "vit_huge"), "does not hold a usable model: unknown model"),
+        (change("options", {**SMALL, "width": 32}), "does not hold a usable model"),
+        (lambda folder: (folder / "model.safetensors").unlink(), r"has no model\.safetensors"),
+        (lambda folder: (folder / "config.json").unlink(), r"it has no config\.json"),
+    ],
+)
+def test_damage_is_refused(folder, damage, words):
+    damage(folder)
+    with pytest.raises(InputError, match=words):
+        turnwise.load(folder)
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    model = turnwise.create_model("vit", **SMALL)
+    with pytest.raises(InputError, match="cannot write a model to"):
+        turnwise.save(model, tmp_path / "file" / "model")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "kept"
+    write_whole(path, b"old")
+    with pytest.raises(TypeError):
+        write_whole(path, "text is not bytes")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
