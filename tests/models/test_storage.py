@@ -8,7 +8,6 @@ from torch import nn
 
 import turnwise
 from turnwise.checks import InputError
-from turnwise.models.storage import write_whole
 
 SMALL = {"width": 16, "depth": 1, "heads": 2, "image_size": 8}
 
@@ -87,14 +86,5 @@ def test_damage_is_refused(folder, damage, words):
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
     model = turnwise.create_model("vit", **SMALL)
-    with pytest.raises(InputError, match="cannot write a model to"):
+    with pytest.raises(InputError, match=r"cannot write .*model\.safetensors: not a directory;"):
         turnwise.save(model, tmp_path / "file" / "model")
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "kept"
-    write_whole(path, b"old")
-    with pytest.raises(TypeError):
-        write_whole(path, "text is not bytes")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]

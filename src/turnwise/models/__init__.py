@@ -1,7 +1,7 @@
 """Whole networks, one file per family, and the registry that makes them by name."""
 
 from turnwise.models import vit as vit
-from turnwise.models.orbit import orbit as orbit
+from turnwise.models.orbits import orbit as orbit
 from turnwise.models.registry import create_model as create_model
 from turnwise.models.registry import describe_model as describe_model
 from turnwise.models.registry import list_models as list_models

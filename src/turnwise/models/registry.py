@@ -2,7 +2,7 @@
 
 A family is a class or function (task, *, option=default, …) -> module: the first line of its
 docstring is the model's description, and its keyword-only arguments are the options a user may
-give.  Every classifier has a twin `orbit_NAME` that is exactly invariant (models/orbit.py).
+give.  Every classifier has a twin `orbit_NAME` that is exactly invariant (models/orbits.py).
 """
 
 import inspect
@@ -15,7 +15,7 @@ from torch import nn
 
 from turnwise.checks import InputError, require, require_known
 from turnwise.groups import PlanarGroup
-from turnwise.models.orbit import orbit
+from turnwise.models.orbits import Orbit, orbit
 
 Family = Callable[..., nn.Module]
 ORBIT = "orbit_"
@@ -121,8 +121,8 @@ def config_of(model: nn.Module) -> ModelConfig:
     if isinstance(config, ModelConfig):
         return config
     inner = getattr(getattr(model, "model", None), "config", None)
-    if hasattr(model, "combine") and isinstance(inner, ModelConfig):
-        wrapped = {"group": str(model.group), "combine": model.combine}
+    if isinstance(model, Orbit) and isinstance(inner, ModelConfig):
+        wrapped = {"group": model.group.name, "combine": model.combine}
         return ModelConfig(ORBIT + inner.name, {**inner.options, **wrapped})
     raise InputError(
         f"a {type(model).__name__} that create_model did not make cannot be saved by name; "

@@ -8,8 +8,6 @@ The configuration is written last and carries the hash, so that a folder is eith
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from torch import nn
 
 import turnwise
 from turnwise.checks import InputError, require
+from turnwise.files import write_whole
 from turnwise.models.registry import config_of, create_model
 
 WEIGHTS, CONFIG, FORMAT = "model.safetensors", "config.json", 1
@@ -39,27 +38,9 @@ def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> P
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / WEIGHTS, weights)
-        write_whole(folder / CONFIG, (json.dumps(description, indent=2) + "\n").encode())
-    except OSError as error:
-        raise InputError(f"cannot write a model to {folder}: {error.strerror}.") from error
+    write_whole(folder / WEIGHTS, weights)
+    write_whole(folder / CONFIG, (json.dumps(description, indent=2) + "\n").encode())
     return folder
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write all of a file or nothing: to a file beside it, then in one step into its place."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def load(folder: str | Path) -> nn.Module:

@@ -55,12 +55,13 @@ class VisionTransformer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Truncated normal weights of spread 0.02, as in the paper's code; biases zero."""
+        """Xavier weights as in the paper's code; a small head: the first loss is a guess's."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
-        nn.init.trunc_normal_(self.position, std=0.02)
+        nn.init.normal_(self.position, std=self.position.shape[-1] ** -0.5)
+        nn.init.normal_(self.head.weight, std=0.02)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
         """`size` if patches cover it without a rest, else the nearest sizes that they cover."""

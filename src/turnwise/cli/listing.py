@@ -1,0 +1,51 @@
+"""turnwise models, datasets, groups: what there is, by name."""
+
+import argparse
+
+
+def model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", nargs="?", default="*", help="e.g. 'orbit_*' (default: all)")
+
+
+def models(args: argparse.Namespace) -> int:
+    """List the models that can be made by name, with their own options."""
+    from turnwise.models import describe_model, list_models, model_options
+
+    names = list_models(args.pattern)
+    for name in names:
+        options = ", ".join(f"{key}={value!r}" for key, value in model_options(name).items())
+        print(f"{name}\n    {describe_model(name)}\n    options: {options}")
+    if not names:
+        print(f"no model matches {args.pattern!r}; known: {', '.join(list_models())}")
+    return 0 if names else 1
+
+
+def datasets(args: argparse.Namespace) -> int:
+    """List the data sets that can be loaded by name, and folder:PATH for pictures of your own."""
+    from turnwise.data.catalogue import CATALOGUE
+    from turnwise.reports.tables import text_table
+
+    rows = [
+        [e.name, e.title, str(len(e.classes)), f"{e.channels}×{e.image_size}", e.splits, e.licence]
+        for e in CATALOGUE.values()
+    ]
+    rows.append(
+        ["folder:PATH", "your own pictures, one sub-folder per class", "", "", "70/15/15 %", ""]
+    )
+    print(text_table(["name", "what", "classes", "pixels", "train / val / test", "licence"], rows))
+    return 0
+
+
+def groups(args: argparse.Namespace) -> int:
+    """List the groups of rotations and mirrors, and which of their elements are exact."""
+    from turnwise.groups import PlanarGroup
+    from turnwise.reports.tables import text_table
+
+    names = [f"C{n}" for n in range(1, 17)] + [f"D{n}" for n in range(1, 9)]
+    rows = []
+    for group in map(PlanarGroup.named, names):
+        exact = len(group.grid_elements())
+        shown = "all" if exact == group.order else f"{exact} of {group.order}"
+        rows.append([group.name, ", ".join(group.aliases), str(group.order), shown])
+    print(text_table(["group", "in papers", "elements", "exact on pixels"], rows))
+    return 0

@@ -1,0 +1,56 @@
+"""turnwise: train, test, certify and use image models that do not care how the picture is turned.
+
+Each command is one function: parsed arguments in, exit status out; its docstring is its help.
+0 = done, 1 = the answer is no, 2 = the question was wrong (one line on stderr).
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from turnwise import __version__
+from turnwise.checks import InputError
+from turnwise.cli import certify, demo, listing, predict, test, train
+
+COMMANDS = (
+    train.train, test.test, certify.certify, predict.predict, listing.models, listing.datasets,
+    listing.groups, demo.demo,
+)  # fmt: skip
+ARGUMENTS = {
+    "train": train.arguments,
+    "test": test.arguments,
+    "certify": certify.arguments,
+    "predict": predict.arguments,
+    "models": listing.model_arguments,
+    "demo": demo.arguments,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(prog="turnwise", description=(__doc__ or "").splitlines()[0])
+    top.add_argument("--version", action="version", version=f"turnwise {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for run in COMMANDS:
+        text = " ".join((run.__doc__ or "").split())
+        sub = commands.add_parser(run.__name__, help=text.split(". ")[0], description=text)
+        sub.set_defaults(run=run)
+        ARGUMENTS.get(run.__name__, lambda sub: None)(sub)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; what the user got wrong becomes one line, never a traceback."""
+    args = parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except InputError as error:
+        print(f"turnwise {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"turnwise {args.command}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,114 @@
+"""One picture from one file: PNG, JPEG or TIFF of any depth, with palette or transparency.
+
+16-bit grey is scaled to 8 bits (65,535 becomes 255); transparent parts show black, which is what
+pictures are padded with elsewhere; a photograph is turned as its EXIF tag says.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from turnwise.checks import InputError
+from turnwise.data.resample import check_wishes, fit
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+_FORMATS = ("PNG", "JPEG", "TIFF")
+_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """The file as a Pillow image; whatever is wrong with it becomes one sentence."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata is no concern of ours
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as image:
+                yield image
+    except FileNotFoundError:
+        raise InputError(
+            f"there is no picture {path}; give the path of a PNG, JPEG or TIFF."
+        ) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InputError(
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is not opened, because "
+            "small files can unpack to fill the memory; make it smaller or remove it."
+        ) from None
+    except InputError:
+        raise
+    except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
+        reason = (
+            " ".join(str(error).split()).removesuffix(f" {str(path)!r}") or type(error).__name__
+        )
+        raise InputError(
+            f"the picture {path} cannot be read ({reason}); remove it or repair it."
+        ) from None
+
+
+def _has_colour(image: Image.Image) -> bool:
+    if image.mode in ("P", "PA"):
+        pixels = np.asarray(image.convert("RGB"))
+        return bool((pixels != pixels[..., :1]).any())
+    return image.mode not in _GREY
+
+
+def describe(path: Path) -> tuple[int, int, bool]:
+    """Rows, cols and whether there is colour, without decoding the pixels (palettes excepted)."""
+    with _opened(path) as image:
+        cols, rows = image.size
+        return rows, cols, _has_colour(image)
+
+
+def _deep_grey(image: Image.Image, path: Path) -> NDArray[np.uint8]:
+    values = np.asarray(image).astype(np.float64)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise InputError(
+            f"the picture {path} has values outside 0 to 65,535 or fractions; "
+            "save it with 8 or 16 bits per pixel."
+        )
+    return np.rint(values * (255 / 65535)).astype(np.uint8)
+
+
+def _on_black(image: Image.Image) -> Image.Image:
+    flat = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", flat.size, (0, 0, 0, 255)), flat).convert("RGB")
+
+
+def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
+    """All pixels of the file, one channel if it is grey and three if not."""
+    with _opened(path) as opened:
+        colour = _has_colour(opened)
+        transparent = (
+            "A" in opened.getbands() or "a" in opened.getbands() or "transparency" in opened.info
+        )
+        image = ImageOps.exif_transpose(opened)
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+            pixels = _deep_grey(image, path)
+        elif transparent:
+            pixels = np.array(_on_black(image))
+            pixels = pixels if colour else pixels[..., 0]
+        elif colour:
+            pixels = np.array(image.convert("RGB"))
+        else:
+            pixels = np.array(image.convert("L"))
+    tensor = torch.from_numpy(np.ascontiguousarray(pixels))
+    return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor.permute(2, 0, 1).contiguous()
+
+
+def read_picture(
+    path: str | Path, image_size: int | None = None, channels: int | None = None
+) -> UInt8[Tensor, "channel row col"]:
+    """The picture as a model wants it: centre-cropped to a square, resampled to `image_size`.
+
+    Without `image_size` and `channels` the pixels are those of the file.
+    """
+    check_wishes(image_size, channels, None)
+    return fit(decode(Path(path)).unsqueeze(0), image_size, channels, None)[0]

@@ -1,0 +1,69 @@
+"""Where files lie: the given folder, TURNWISE_DATA, the user's cache."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnwise.checks import InputError
+
+ANOTHER_CACHE = "free some space there, or set TURNWISE_CACHE to another folder"
+
+
+def cache_folder() -> Path:
+    """$TURNWISE_CACHE, or `turnwise` in $XDG_CACHE_HOME, or in ~/.cache."""
+    if own := os.environ.get("TURNWISE_CACHE"):
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(shared).expanduser() / "turnwise"
+
+
+@dataclass(frozen=True)
+class Shelves:
+    """The folders that are searched, in order, and whether missing files may be downloaded."""
+
+    folders: tuple[Path, ...]
+    cache: Path
+    download: bool = True
+
+    def find(self, *names: str) -> list[Path] | None:
+        """All of `names` in one folder, or None.
+
+        A file named after its set, as `breastmnist/breastmnist.npz`, is also found in the folder
+        itself; the idx files of MNIST and Fashion-MNIST are not, because their names are the same.
+        """
+        flat = [path.name for path in map(Path, names) if path.name.startswith(path.parts[0])]
+        for folder in self.folders:
+            for some in (names, flat):
+                places = [folder / name for name in some]
+                if len(places) == len(names) and all(place.exists() for place in places):
+                    return places
+        return None
+
+
+def shelves(data_dir: str | Path | None = None, download: bool = True) -> Shelves:
+    """The folders in the order of search: `data_dir`, $TURNWISE_DATA, the cache."""
+    cache, folders = cache_folder(), []
+    for source, folder in (
+        ("data_dir", data_dir),
+        ("TURNWISE_DATA", os.environ.get("TURNWISE_DATA")),
+    ):
+        if not folder:
+            continue
+        path = Path(folder).expanduser()
+        if not path.is_dir():
+            raise InputError(
+                f"{source} = {path} is not a folder; give the folder that holds the data sets."
+            )
+        folders.append(path)
+    return Shelves((*folders, cache), cache, download)
+
+
+def where_to_put(files: Sequence[str], cache: Path) -> str:
+    """The cure for a missing file, as half a sentence; `files` are relative to a data folder."""
+    folder = Path(files[0]).parent
+    names = ", ".join(Path(file).name for file in files)
+    return (
+        f"put {names} into {cache / folder}/, "
+        f"or set TURNWISE_DATA to the folder that holds {folder}/"
+    )

@@ -1,0 +1,108 @@
+"""The full examination of a classifier: scores, per class, over angles, over the group."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from turnwise.checks import InputError
+from turnwise.data import Pictures
+from turnwise.evaluation.metrics import classification_scores, per_class_scores
+from turnwise.evaluation.predictions import (
+    accuracy_by_view,
+    agreement,
+    equal_angles,
+    predict_over_angles,
+    predict_over_group,
+)
+from turnwise.files import write_whole
+from turnwise.groups import PlanarGroup
+from turnwise.models import load
+from turnwise.training.recipe import read_recipe
+from turnwise.training.run import load_recipe_data
+
+RESULT = "test.json"
+
+
+def examine(
+    model: nn.Module,
+    pictures: Pictures,
+    classes: tuple[str, ...],
+    group: PlanarGroup,
+    *,
+    angles: int = 24,
+    batch_size: int = 256,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """All figures as plain values, ready for JSON.
+
+    scores                upright: accuracy, balanced accuracy, macro F1, AUC, with 95 % intervals
+    classes               count, recall, precision and F1 of each class
+    angles                accuracy at each of `angles` equal steps of a full turn
+    orbit_agreement       share of pictures with one answer over the exact elements of the group
+    turn_agreement        share of pictures with one answer over all the angles
+    """
+    degrees = equal_angles(angles)
+    turned = predict_over_angles(model, pictures, degrees, batch_size=batch_size, progress=progress)
+    moved = predict_over_group(model, group, pictures, batch_size=batch_size)
+    scores = classification_scores(turned[0], pictures.labels, resamples=1000)
+    return {
+        "pictures": len(pictures),
+        "group": group.name,
+        "scores": {name: asdict(interval) for name, interval in scores.items()},
+        "classes": [asdict(s) for s in per_class_scores(turned[0], pictures.labels, classes)],
+        "angles": {
+            "degrees": degrees,
+            "accuracy": accuracy_by_view(turned, pictures.labels),
+        },
+        "orbit_accuracy": accuracy_by_view(moved, pictures.labels),
+        "orbit_agreement": agreement(moved),
+        "turn_agreement": agreement(turned),
+    }
+
+
+def examine_run(
+    run: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Examine a run's best weights on its test split and keep the figures in the run folder.
+
+    The group is the recipe's: a plain model is held against the same symmetry as its twin.
+    `times_examined` counts how often the test split was looked at; for a claim it must be 1.
+    """
+    run = Path(run)
+    recipe = read_recipe(run / "recipe.yaml")
+    model = load(run).to(device)
+    dataset = load_recipe_data(recipe, data_dir)
+    figures = examine(
+        model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
+        angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
+        progress=progress,
+    )  # fmt: skip
+    before = read_examination(run)
+    result = {
+        "model": recipe.model.name,
+        "data": dataset.name,
+        "provenance": dataset.provenance,
+        "times_examined": 1 + (before["times_examined"] if before else 0),
+        **figures,
+    }
+    write_whole(run / RESULT, (json.dumps(result, indent=2) + "\n").encode())
+    return result
+
+
+def read_examination(run: str | Path) -> dict[str, Any] | None:
+    """The figures that an earlier examination kept, if there was one."""
+    path = Path(run) / RESULT
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text()))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); remove it to test again.") from error

@@ -1,0 +1,1 @@
+"""Recipes, the Lightning module, run folders."""

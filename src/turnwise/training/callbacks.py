@@ -1,0 +1,116 @@
+"""What Lightning does not do by itself: steps that can be repeated, a table that survives a
+resumption, a stop at the first nonsense, and checkpoints that are written whole."""
+
+import csv
+import io
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from turnwise.checks import InputError
+from turnwise.data.batches import mix
+from turnwise.files import write_whole
+
+COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "val_loss", "val_accuracy", "seconds")
+
+
+class RepeatableSteps(Callback):
+    """Make each step's randomness (dropout, drop-path) a function of the seed and the step.
+
+    A resumed run then continues exactly as if it had not stopped, with no random state to keep.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        torch.manual_seed(mix(self.seed, trainer.global_step, trainer.global_rank))
+
+
+class StopAtNonsense(Callback):
+    """Raise as soon as the loss is not a number; on a GPU it is looked at every 50 steps.
+
+    Looking makes the host wait for the device, so the verdict is gathered there in between.
+    """
+
+    def __init__(self) -> None:
+        self.healthy: Tensor | None = None
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        finite = torch.isfinite(outputs["loss"]).all()
+        self.healthy = finite if self.healthy is None else self.healthy & finite
+        last = batch_idx + 1 == trainer.num_training_batches
+        look = finite.device.type == "cpu" or trainer.global_step % 50 == 0 or last
+        if look and not self.healthy:
+            rate = trainer.optimizers[0].param_groups[0]["lr"]
+            raise InputError(
+                f"the loss is not a number at step {trainer.global_step} (epoch "
+                f"{trainer.current_epoch}, learning rate {rate:.3g}); lower "
+                "optimisation.learning_rate, set optimisation.gradient_clip, or use "
+                "trainer.precision=32-true."
+            )
+
+
+class EpochTable(Callback):
+    """One row per epoch in metrics.csv, kept through a resumption; and on a plain output, a line.
+
+    (Lightning's own CSV logger deletes the table of the run that it continues.)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, list[dict[str, Any]]()
+        self.start = 0.0
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
+        self.start = time.monotonic()
+        if self.path.is_file() and not self.rows:
+            with self.path.open(newline="") as file:
+                rows = list(csv.DictReader(file))
+            self.rows = [row for row in rows if int(row["epoch"]) < trainer.current_epoch]
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: Any) -> None:
+        if not trainer.is_global_zero:
+            return
+        figures = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        row: dict[str, Any] = {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            **{key: figures[key] for key in COLUMNS if key in figures},
+            "seconds": round(time.monotonic() - self.start, 3),
+        }
+        self.rows.append(row)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS)
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_whole(self.path, text.getvalue().encode())
+        if not sys.stderr.isatty():
+            print(
+                f"epoch {row['epoch'] + 1}/{trainer.max_epochs}: "
+                f"train loss {row['train_loss']:.4f}, validation loss {row['val_loss']:.4f}, "
+                f"validation accuracy {100 * row['val_accuracy']:.2f} %, {row['seconds']:.1f} s",
+                file=sys.stderr,
+            )
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """A checkpoint is written beside its place and moved there in one step, or not at all."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
+    ) -> None:
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        write_whole(Path(path), content.getvalue())

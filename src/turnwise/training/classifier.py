@@ -1,0 +1,46 @@
+"""What Lightning trains: a model, a loss, two metrics."""
+
+import lightning
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from turnwise.data.batches import Batch
+from turnwise.training.recipe import Recipe
+from turnwise.training.schedule import make_optimiser, make_schedule
+
+
+class Classifier(lightning.LightningModule):
+    """Cross-entropy on labelled pictures in [0, 1]; every symmetry is the model's own affair."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, num_classes: int) -> None:
+        super().__init__()
+        self.model, self.recipe = model, recipe
+        self.train_loss, self.val_loss = MeanMetric(), MeanMetric()
+        self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(self.model.preprocess(images))  # type: ignore[operator]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        images, labels = batch
+        smoothing = self.recipe.optimisation.label_smoothing
+        loss = F.cross_entropy(self(images), labels, label_smoothing=smoothing)
+        self.train_loss.update(loss.detach(), len(labels))
+        self.log("train_loss", self.train_loss, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        images, labels = batch
+        logits = self(images)
+        self.val_loss.update(F.cross_entropy(logits, labels), len(labels))
+        self.val_accuracy.update(logits, labels)
+        self.log("val_loss", self.val_loss, prog_bar=True)
+        self.log("val_accuracy", self.val_accuracy, prog_bar=True)
+
+    def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
+        optimiser = make_optimiser(self.model, self.recipe.optimisation)
+        total, epochs = int(self.trainer.estimated_stepping_batches), self.recipe.trainer.max_epochs
+        schedule = make_schedule(optimiser, self.recipe.optimisation, total, epochs)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,213 @@
+"""A recipe: an experiment as data.  What a YAML file says, checked, with every default filled in.
+
+    model:        name, group, and the model's own options
+    data:         name, and how its pictures are sized, split and moved at random
+    optimisation: how weights are changed
+    trainer:      how long and on what, as the Lightning Trainer understands it
+    evaluation:   what `turnwise test` measures
+    seed:         the one source of randomness
+
+Unknown keys are errors that suggest the right one; `key=value` on the command line overrides.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from turnwise.checks import InputError, require, require_known
+from turnwise.data.augment import Augmentation
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    name: str
+    group: str = "C4"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataPart:
+    name: str
+    image_size: int | None = None
+    channels: int | None = None
+    crop: int | None = None
+    val_fraction: float | None = None
+    augment: Augmentation = field(default_factory=Augmentation)
+
+
+@dataclass(frozen=True)
+class OptimisationPart:
+    optimiser: str = "adamw"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    batch_size: int = 64
+    schedule: str = "cosine"
+    warmup_epochs: float = 0.0
+    label_smoothing: float = 0.0
+    gradient_clip: float | None = 1.0
+    ema: float | None = None
+
+    def __post_init__(self) -> None:
+        require_known(self.optimiser, ("adamw", "sgd"), "optimiser")
+        require_known(self.schedule, ("cosine", "constant"), "schedule")
+        require(self.learning_rate > 0, f"learning_rate = {self.learning_rate} must be positive.")
+        require(self.batch_size >= 1, f"batch_size = {self.batch_size} must be at least 1.")
+        require(
+            0 <= self.label_smoothing < 1,
+            f"label_smoothing = {self.label_smoothing} must be from 0 to below 1.",
+        )
+        require(
+            self.ema is None or 0 < self.ema < 1,
+            f"ema = {self.ema} is a decay between 0 and 1; try 0.999, or null for none.",
+        )
+
+
+@dataclass(frozen=True)
+class TrainerPart:
+    max_epochs: int = 20
+    accelerator: str = "auto"
+    devices: int = 1
+    num_nodes: int = 1
+    strategy: str = "auto"
+    precision: str = "32-true"
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.max_epochs >= 1, f"max_epochs = {self.max_epochs} must be at least 1.")
+        require(self.devices >= 1, f"devices = {self.devices} must be at least 1.")
+        known = ("32-true", "bf16-mixed", "16-mixed", "64-true")
+        require_known(self.precision, known, "precision")
+
+
+@dataclass(frozen=True)
+class EvaluationPart:
+    angles: int = 24
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        require(self.angles >= 1, f"angles = {self.angles} must be at least 1.")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    model: ModelPart
+    data: DataPart
+    optimisation: OptimisationPart = OptimisationPart()
+    trainer: TrainerPart = TrainerPart()
+    evaluation: EvaluationPart = EvaluationPart()
+    seed: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """As nested dictionaries of plain values, which YAML and checkpoints can hold."""
+        values = dataclasses.asdict(self)
+        values["model"] |= values["model"].pop("options")
+        return values
+
+    def yaml(self) -> str:
+        return yaml.safe_dump(self.plain(), sort_keys=False)
+
+
+def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a YAML file and apply overrides such as `trainer.max_epochs=5`."""
+    try:
+        values = yaml.safe_load(Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the recipe {path}: {error}.") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+    try:
+        return make_recipe(values, overrides)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def make_recipe(values: Any, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe from nested dictionaries and overrides."""
+    require(isinstance(values, dict), "a recipe has the parts model, data, optimisation, …")
+    for override in overrides:
+        values = _override(values, override)
+    values = dict(values)
+    if isinstance(values.get("model"), dict):
+        values["model"] = _gather_options(values["model"])
+    return _build(Recipe, values, "recipe")
+
+
+def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
+    """`a.b=c` set in a copy; the value is read as YAML."""
+    key, equals, text = override.partition("=")
+    require(
+        bool(equals and key),
+        f"an override is written key=value, e.g. trainer.max_epochs=5, got {override!r}.",
+    )
+    first, _, rest = key.partition(".")
+    if not rest:
+        return {**values, first: yaml.safe_load(text)}
+    inner = values.get(first) or {}
+    require(isinstance(inner, dict), f"{first!r} has no parts, so {key!r} cannot be set.")
+    return {**values, first: _override(inner, f"{rest}={text}")}
+
+
+def _gather_options(model: dict[str, Any]) -> dict[str, Any]:
+    """In a file the model's own options stand beside its name; here they are gathered."""
+    from turnwise.models import list_models, model_options
+
+    own = {key: value for key, value in model.items() if key not in ("name", "group")}
+    name = model.get("name")
+    require(isinstance(name, str), "model needs a name; `turnwise models` lists them.")
+    require_known(str(name), list_models(), "model")
+    for key in own:
+        require_known(key, ["name", "group", *model_options(str(name))], f"option of {name}")
+    shared = {key: value for key, value in model.items() if key not in own}
+    return {**shared, "options": own}
+
+
+def _build(part: type, values: Any, where: str) -> Any:
+    """An instance of the dataclass `part`, from a mapping whose every key and type is checked."""
+    require(isinstance(values, Mapping), f"{where} must have keys and values, got {values!r}.")
+    hints = typing.get_type_hints(part)
+    for key in values:
+        require_known(str(key), hints, f"{where} key")
+    fields = dataclasses.fields(part)
+    required = [
+        f.name
+        for f in fields
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    for key in required:
+        require(key in values, f"{where} needs {key!r}.")
+    converted = {
+        key: _convert(hints[key], value, f"{where}.{key}") for key, value in values.items()
+    }
+    return part(**converted)
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type that the field asks for; YAML reads 1e-3 as text, and 1 is also 1.0."""
+    where = where.removeprefix("recipe.")
+    if dataclasses.is_dataclass(hint):
+        assert isinstance(hint, type)
+        return _build(hint, {} if value is None else value, where)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None and types.NoneType in kinds:
+        return None
+    kind = next(k for k in kinds if k is not types.NoneType)
+    kind = typing.get_origin(kind) or kind
+    if kind is float and isinstance(value, (int, str)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    raise InputError(f"{where} must be {_spoken(kind)}, got {value!r}.")
+
+
+def _spoken(kind: type) -> str:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+    return names.get(kind, kind.__name__)

@@ -1,0 +1,46 @@
+"""How the learning rate changes: a linear warm-up, then constant or along half a cosine to zero."""
+
+import math
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from turnwise.training.recipe import OptimisationPart
+
+
+def rate_factor(step: int, warmup: int, total: int, schedule: str) -> float:
+    """What the base learning rate is multiplied by at `step` of `total`.
+
+    Paper:    Loshchilov & Hutter 2017, "SGDR" (one cycle, no restart).
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "constant":
+        return 1.0
+    progress = (step - warmup) / max(1, total - warmup)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+def make_optimiser(model: nn.Module, how: OptimisationPart) -> Optimizer:
+    """Weight decay pulls on matrices and filters alone, not on biases, norms or positions."""
+    matrices = [p for name, p in model.named_parameters() if _decays(name, p)]
+    others = [p for name, p in model.named_parameters() if not _decays(name, p)]
+    groups = [
+        {"params": matrices, "weight_decay": how.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    if how.optimiser == "sgd":
+        return SGD(groups, lr=how.learning_rate, momentum=0.9, nesterov=True)
+    return AdamW(groups, lr=how.learning_rate)
+
+
+def make_schedule(optimiser: Optimizer, how: OptimisationPart, total: int, epochs: int) -> LambdaLR:
+    """The factor as a scheduler that is moved on after each of `total` steps."""
+    warmup = round(how.warmup_epochs * total / epochs)
+    return LambdaLR(optimiser, lambda step: rate_factor(step, warmup, total, how.schedule))
+
+
+def _decays(name: str, parameter: torch.Tensor) -> bool:
+    return parameter.ndim >= 2 and not name.endswith("position")

@@ -1,0 +1,121 @@
+"""Pictures from files of every kind, read as the eye sees them."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from turnwise.checks import InputError
+from turnwise.data.picture_files import decode, describe, read_picture
+
+
+@pytest.fixture
+def grey(rng):
+    return rng.integers(0, 256, (6, 9), np.uint8)
+
+
+@pytest.fixture
+def colour(rng):
+    return rng.integers(0, 256, (6, 9, 3), np.uint8)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".TIFF", ".PNG"])
+def test_grey_and_colour_come_back_exactly(tmp_path, grey, colour, suffix):
+    for pixels in (grey, colour):
+        path = tmp_path / f"x{suffix}"
+        Image.fromarray(pixels).save(path)
+        expected = torch.from_numpy(pixels)
+        expected = expected[None] if expected.ndim == 2 else expected.permute(2, 0, 1)
+        assert torch.equal(decode(path), expected)
+        assert describe(path) == (6, 9, pixels.ndim == 3)
+
+
+def test_jpeg_is_close(tmp_path):
+    Image.new("RGB", (8, 8), (200, 100, 50)).save(tmp_path / "x.jpg", quality=95)
+    error = decode(tmp_path / "x.jpg").int() - torch.tensor([200, 100, 50]).view(3, 1, 1)
+    assert error.abs().max() <= 3
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path, suffix):
+    deep = np.array([[0, 128, 257], [32896, 65278, 65535]], np.uint16)
+    Image.fromarray(deep).save(tmp_path / f"x{suffix}")
+    assert decode(tmp_path / f"x{suffix}").tolist() == [[[0, 0, 1], [128, 254, 255]]]
+    assert describe(tmp_path / f"x{suffix}") == (2, 3, False)
+
+
+def test_floating_point_is_refused(tmp_path):
+    Image.fromarray(np.ones((3, 3), np.float32)).save(tmp_path / "x.tif")
+    with pytest.raises(InputError, match=r"x\.tif has values outside .* 8 or 16 bits per pixel"):
+        decode(tmp_path / "x.tif")
+
+
+def test_palettes(tmp_path, colour):
+    coloured = Image.fromarray(colour).quantize(16)
+    coloured.save(tmp_path / "c.png")
+    expected = torch.from_numpy(np.array(coloured.convert("RGB"))).permute(2, 0, 1)
+    assert torch.equal(decode(tmp_path / "c.png"), expected)
+    Image.new("L", (4, 4), 77).convert("P").save(tmp_path / "g.png")
+    assert decode(tmp_path / "g.png").tolist() == [[[77] * 4] * 4]
+    assert describe(tmp_path / "c.png")[2] and not describe(tmp_path / "g.png")[2]
+
+
+def test_transparent_parts_are_black(tmp_path):
+    pixels = np.full((2, 2, 4), 200, np.uint8)
+    pixels[..., 3] = [[255, 0], [0, 255]]
+    Image.fromarray(pixels).save(tmp_path / "c.png")
+    assert decode(tmp_path / "c.png").tolist() == [[[200, 0], [0, 200]]] * 3
+    Image.fromarray(pixels[..., 2:]).save(tmp_path / "g.png")
+    assert decode(tmp_path / "g.png").tolist() == [[[200, 0], [0, 200]]]
+
+
+def test_bilevel(tmp_path):
+    Image.fromarray(np.array([[True, False]])).save(tmp_path / "x.png")
+    assert decode(tmp_path / "x.png").tolist() == [[[255, 0]]]
+
+
+def test_the_camera_was_held_sideways(tmp_path, grey):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # shown after a quarter turn clockwise
+    Image.fromarray(grey).save(tmp_path / "x.png", exif=exif)
+    assert torch.equal(decode(tmp_path / "x.png")[0], torch.from_numpy(grey).rot90(-1))
+
+
+def test_a_picture_is_cropped_resampled_and_recoloured(tmp_path):
+    pixels = np.zeros((6, 10), np.uint8)
+    pixels[:, 2:8] = 120
+    Image.fromarray(pixels).save(tmp_path / "x.png")
+    picture = read_picture(str(tmp_path / "x.png"), image_size=3, channels=3)
+    assert picture.shape == (3, 3, 3)
+    assert picture.unique().tolist() == [120]
+    assert read_picture(tmp_path / "x.png").shape == (1, 6, 10)
+
+
+def test_a_missing_picture(tmp_path):
+    with pytest.raises(InputError, match=r"there is no picture .*x\.png; give the path of a PNG"):
+        read_picture(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.7])
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif"])
+def test_a_damaged_picture_is_named(tmp_path, rng, share, suffix):
+    path = tmp_path / f"x{suffix}"
+    Image.fromarray(rng.integers(0, 256, (60, 60, 3), np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(InputError, match=rf"picture .*x{suffix} cannot be read .*remove it or rep"):
+        read_picture(path)
+
+
+def test_other_formats_are_not_opened(tmp_path):
+    Image.new("L", (3, 3)).save(tmp_path / "x.bmp")
+    (tmp_path / "x.bmp").rename(tmp_path / "x.png")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_picture(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("limit", [60, 20], ids=["warning", "error"])
+def test_a_decompression_bomb(tmp_path, monkeypatch, limit):
+    Image.new("L", (10, 10)).save(tmp_path / "x.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    with pytest.raises(InputError, match=rf"x\.png has more than {limit} pixels and is not opened"):
+        read_picture(tmp_path / "x.png")

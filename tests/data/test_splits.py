@@ -1,0 +1,85 @@
+"""Splits are disjoint, complete, and the same for the same seed."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnwise.checks import InputError
+from turnwise.data.splits import cut, cut_by_content, cut_per_class, same_content, val_count
+
+
+@given(st.integers(2, 300), st.data())
+def test_a_cut_is_disjoint_and_complete(count, data):
+    held_out = data.draw(st.integers(1, count - 1))
+    train, val = cut(count, held_out, seed=data.draw(st.integers(0, 5)))
+    assert len(val) == held_out
+    assert sorted([*train.tolist(), *val.tolist()]) == list(range(count))
+
+
+def test_the_seed_chooses_the_cut():
+    assert torch.equal(cut(100, 20, 3)[1], cut(100, 20, 3)[1])
+    assert not torch.equal(cut(100, 20, 3)[1], cut(100, 20, 4)[1])
+
+
+def test_one_picture_cannot_be_cut():
+    with pytest.raises(InputError, match="1 training picture cannot be split; at least 2"):
+        cut(1, 1, 0)
+
+
+def test_how_many_are_held_out():
+    assert val_count(60_000, 5_000, None) == 5_000
+    assert val_count(60_000, 5_000, 0.25) == 15_000
+    assert val_count(40, 5_000, None) == 4
+    assert val_count(2, 5_000, 0.99) == 1
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 7.0, float("nan")])
+def test_fraction_must_be_one(fraction):
+    with pytest.raises(InputError, match=r"must lie between 0 and 1; 0\.1 holds out a tenth"):
+        val_count(100, 10, fraction)
+
+
+def test_each_class_gives_its_share():
+    labels = torch.arange(3).repeat(10)
+    parts = cut_per_class(labels, (6, 3, 1), seed=0)
+    assert [labels[part].bincount().tolist() for part in parts] == [[6] * 3, [3] * 3, [1] * 3]
+    assert torch.cat(parts).sort().values.tolist() == list(range(30))
+
+
+@st.composite
+def pictures_with_copies(draw):
+    """Three classes of at least three different pictures, with copies, in any order."""
+    values = [value for value in range(9) for _ in range(draw(st.integers(1, 5)))]
+    values = draw(st.permutations(values))
+    images = torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1)
+    return images, torch.tensor(values) % 3
+
+
+@given(pictures_with_copies(), st.integers(0, 3))
+def test_equal_pictures_stay_together(pictures, seed):
+    images, labels = pictures
+    parts = cut_by_content(images, labels, "abc", (0.7, 0.15, 0.15), seed)
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(images)))
+    contents = [set(images[part].flatten().tolist()) for part in parts]
+    assert not contents[0] & contents[1] and not contents[0] & contents[2]
+    assert not contents[1] & contents[2]
+    assert all(set(labels[part].tolist()) == {0, 1, 2} for part in parts)
+
+
+def test_shares_are_kept():
+    images = torch.arange(200, dtype=torch.uint8).view(-1, 1, 1, 1)
+    parts = cut_by_content(images, torch.arange(200) % 2, "ab", (0.7, 0.15, 0.15), 0)
+    assert [len(part) for part in parts] == [140, 30, 30]
+
+
+def test_too_few_different_pictures():
+    images = torch.tensor([1, 1, 1, 2, 3, 4], dtype=torch.uint8).view(-1, 1, 1, 1)
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    with pytest.raises(InputError, match=r"class 'cat' has 1 different pictures .* at least 3"):
+        cut_by_content(images, labels, ("cat", "dog"), (0.7, 0.15, 0.15), 0)
+
+
+def test_grouping_by_content():
+    images = torch.tensor([5, 6, 5, 7], dtype=torch.uint8).view(-1, 1, 1, 1)
+    assert same_content(images) == [[0, 2], [1], [3]]

@@ -1,0 +1,95 @@
+"""All of a file or nothing of it."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from turnwise.checks import InputError
+from turnwise.files import fill_whole, write_whole
+
+
+def everything_in(folder):
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+def fail_with(monkeypatch, error):
+    def replace(self, target):
+        raise error
+
+    monkeypatch.setattr(Path, "replace", replace)
+
+
+def test_a_file_is_written_and_its_folders_made(tmp_path):
+    path = tmp_path / "new" / "deep" / "file"
+    write_whole(path, b"text")
+    assert path.read_bytes() == b"text"
+    assert everything_in(path.parent) == ["file"]
+
+
+def test_an_old_file_is_replaced(tmp_path):
+    (tmp_path / "file").write_bytes(b"a longer text")
+    write_whole(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    fail_with(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
+    path = tmp_path / "new" / "page.html"
+    message = rf"^cannot write {path}: no space left on device; choose another place with --output"
+    with pytest.raises(InputError, match=message):
+        write_whole(path, b"text")
+    assert everything_in(tmp_path) == []
+
+
+def test_the_old_file_survives_a_failure(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"old")
+    fail_with(monkeypatch, OSError(errno.EIO, "Input/output error"))
+    with pytest.raises(InputError):
+        write_whole(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert everything_in(tmp_path) == ["file"]
+
+
+def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch):
+    fail_with(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "file", b"new")
+    assert everything_in(tmp_path) == []
+
+
+def test_a_folder_is_not_overwritten(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(InputError, match="is a directory"):
+        write_whole(tmp_path / "taken", b"text")
+    assert everything_in(tmp_path) == ["taken"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"old")
+    with pytest.raises(InputError, match=r"cannot write .*file/page\.html"):
+        write_whole(tmp_path / "file" / "page.html", b"text")
+    assert everything_in(tmp_path) == ["file"]
+
+
+def test_a_failed_filler_leaves_nothing_and_tells_its_own_cure(tmp_path):
+    def fail(path):
+        path.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(InputError, match=r"x\.npz: no space left on device; buy a disk\."):
+        fill_whole(tmp_path / "deep" / "x.npz", fail, "buy a disk")
+    assert everything_in(tmp_path) == []
+
+
+def test_the_filler_s_file_keeps_the_suffix(tmp_path):
+    """Some writers, numpy's among them, add a suffix that they miss."""
+    seen = []
+
+    def fill(path):
+        seen.append(path.suffix)
+        path.touch()
+
+    fill_whole(tmp_path / "x.npz", fill)
+    assert seen == [".npz"]
+    assert everything_in(tmp_path) == ["x.npz"]
