@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", help="a run, a model folder, or a model's name (untrained)")
     parser.add_argument(
-        "options", nargs="*", metavar="key=value", help="options of a named model, e.g. width=64"
+        "settings", nargs="*", metavar="key=value", help="options of a named model, e.g. width=64"
     )
     parser.add_argument("--group", help="C4, D4, … (default: the model's own, else C4)")
     parser.add_argument("--pictures", type=int, default=32, help="how many (default: 32)")
@@ -60,13 +60,13 @@ def _model(args: argparse.Namespace) -> "nn.Module":
     from turnwise.models import create_model, list_models, load
 
     if Path(args.target).is_dir():
-        if args.options:
+        if args.settings:
             raise InputError(f"{args.target} is a folder and takes no options; leave them out.")
         return load(args.target)
     if args.target not in list_models() and ("/" in args.target or "." in args.target):
         raise InputError(f"{args.target} is neither a folder nor a model; see turnwise models.")
     torch.manual_seed(args.seed)
-    return create_model(args.target, **{"group": args.group or "C4", **_options(args.options)})
+    return create_model(args.target, **{"group": args.group or "C4", **_options(args.settings)})
 
 
 def _options(given: list[str]) -> dict[str, Any]:

@@ -1,6 +1,10 @@
 """turnwise models, datasets, groups: what there is, by name."""
 
 import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnwise.data.entries import Entry
 
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,20 +24,48 @@ def models(args: argparse.Namespace) -> int:
     return 0 if names else 1
 
 
+def dataset_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="tell all about this one (default: list all)")
+
+
 def datasets(args: argparse.Namespace) -> int:
     """List the data sets that can be loaded by name, and folder:PATH for pictures of your own."""
-    from turnwise.data.catalogue import CATALOGUE
+    from turnwise.data.catalogue import CATALOGUE, entry
     from turnwise.reports.tables import text_table
 
+    if args.name is not None:
+        print(_details(entry(args.name)))
+        return 0
     rows = [
-        [e.name, e.title, str(len(e.classes)), f"{e.channels}×{e.image_size}", e.splits, e.licence]
+        [
+            e.name,
+            e.title,
+            str(len(e.classes)),
+            f"{e.channels}×{e.image_size}²",
+            e.splits.split(" (")[0],
+        ]
         for e in CATALOGUE.values()
     ]
     rows.append(
-        ["folder:PATH", "your own pictures, one sub-folder per class", "", "", "70/15/15 %", ""]
+        ["folder:PATH", "your own pictures, a sub-folder per class", "", "", "70 / 15 / 15 %"]
     )
-    print(text_table(["name", "what", "classes", "pixels", "train / val / test", "licence"], rows))
+    print(text_table(["name", "what", "classes", "values", "train / val / test"], rows))
     return 0
+
+
+def _details(e: "Entry") -> str:
+    return "\n".join(
+        [
+            f"{e.name}: {e.title}",
+            f"classes:  {', '.join(e.classes)}",
+            f"splits:   {e.splits}",
+            f"licence:  {e.licence}",
+            f"cite:     {e.citation}",
+            f"files:    {'; or '.join(e.files) or 'inside the package'}",
+            f"download: {', '.join(d.url for d in e.downloads_of(e.image_size)) or 'none'}",
+            *([f"notes:    {e.notes}"] if e.notes else []),
+        ]
+    )
 
 
 def groups(args: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ ARGUMENTS = {
     "certify": certify.arguments,
     "predict": predict.arguments,
     "models": listing.model_arguments,
+    "datasets": listing.dataset_arguments,
     "demo": demo.arguments,
 }
 
@@ -40,9 +41,21 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; key=value may stand before and after --flags, which argparse alone refuses."""
+    top = parser()
+    args, rest = top.parse_known_args(argv)
+    strange = [word for word in rest if word.startswith("-") or "=" not in word]
+    if strange or (rest and not hasattr(args, "settings")):
+        top.error(f"unrecognized arguments: {' '.join(strange or rest)}")
+    if rest:
+        args.settings = [*args.settings, *rest]
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what the user got wrong becomes one line, never a traceback."""
-    args = parser().parse_args(argv)
+    args = parse(argv)
     try:
         return int(args.run(args))
     except InputError as error:

@@ -12,7 +12,7 @@ from turnwise.checks import InputError, require
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", nargs="?", help="a YAML file; see recipes/")
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="e.g. trainer.max_epochs=5 seed=1"
+        "settings", nargs="*", metavar="key=value", help="e.g. trainer.max_epochs=5 seed=1"
     )
     parser.add_argument("--output", help="the run's folder (default: runs/RECIPE/version_N)")
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
@@ -37,7 +37,8 @@ def train(args: argparse.Namespace) -> int:
     done = run(
         recipe, folder, data_dir=args.data_dir, resume=args.resume is not None, command=command
     )
-    print(f"the run is in {done}; test it with: turnwise test {done}")
+    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0:
+        print(f"the run is in {done}; test it with: turnwise test {done}")
     return 0
 
 
@@ -46,8 +47,8 @@ def _sources(args: argparse.Namespace) -> tuple[str, list[str], Path | None]:
     if args.resume is None:
         if args.recipe is None:
             raise InputError("give a recipe (recipes/*.yaml), or --resume RUN.")
-        return args.recipe, args.overrides, Path(args.output) if args.output else None
+        return args.recipe, args.settings, Path(args.output) if args.output else None
     require(args.output is None, "--resume continues in its own folder; leave --output out.")
     given = [args.recipe] if args.recipe else []
     run = Path(args.resume)
-    return str(run / "recipe.yaml"), given + args.overrides, run
+    return str(run / "recipe.yaml"), given + args.settings, run

@@ -17,7 +17,8 @@ class Classifier(lightning.LightningModule):
     def __init__(self, model: nn.Module, recipe: Recipe, num_classes: int) -> None:
         super().__init__()
         self.model, self.recipe = model, recipe
-        self.train_loss, self.val_loss = MeanMetric(), MeanMetric()
+        self.train_loss = MeanMetric(nan_strategy="ignore")  # StopAtNonsense speaks of those
+        self.val_loss = MeanMetric(nan_strategy="ignore")
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
 
     def forward(self, images: Tensor) -> Tensor:

@@ -118,7 +118,8 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     try:
         values = yaml.safe_load(Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the recipe {path}: {error}.") from error
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise InputError(f"cannot read the recipe {path}: {reason.lower()}.") from error
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
     try:

@@ -33,10 +33,11 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 import turnwise
-from turnwise.checks import require
+from turnwise.checks import InputError, require
 from turnwise.data import Dataset, load_dataset
 from turnwise.data.batches import EvaluationBatches, TrainingBatches
 from turnwise.files import cannot_write, write_whole
@@ -134,7 +135,7 @@ def train(
     last = folder / "checkpoints" / "last.ckpt"
     require(not resume or last.is_file(), f"{folder} has no {last.name} to resume from.")
     require(
-        resume or FOLDER_VARIABLE in os.environ or not folder.exists(),
+        resume or _is_follower() or not folder.exists(),
         f"{folder} exists; choose another --output, or continue it with --resume {folder}.",
     )
     dataset = load_recipe_data(recipe, data_dir)
@@ -142,7 +143,8 @@ def train(
     with _cleaned_up(folder, keep=last):
         _start_folder(folder, recipe, dataset, command)
         with _shared_folder(folder):
-            trainer = make_trainer(recipe, folder)
+            with _quiet():
+                trainer = make_trainer(recipe, folder)
             module = Classifier(model, recipe, len(dataset.classes))
             if recipe.trainer.compile:
                 model.compile()
@@ -180,17 +182,19 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
     except ModuleNotFoundError:
         print("TensorBoard files are not written: tensorboardX is not installed.", file=sys.stderr)
     part = recipe.trainer
-    strategy = part.strategy
-    if strategy == "auto" and part.devices * part.num_nodes > 1:
-        strategy = "ddp"
-    with _quiet():
+    several = part.devices * part.num_nodes > 1
+    try:
         return lightning.Trainer(
             max_epochs=part.max_epochs, accelerator=part.accelerator, devices=part.devices,
-            num_nodes=part.num_nodes, strategy=strategy, precision=part.precision,  # type: ignore[arg-type]
+            num_nodes=part.num_nodes, precision=part.precision,  # type: ignore[arg-type]
+            strategy="ddp" if several and part.strategy == "auto" else part.strategy,
             gradient_clip_val=recipe.optimisation.gradient_clip, callbacks=callbacks,
             logger=loggers, plugins=[WholeCheckpoints()], enable_progress_bar=show,
             enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=10,
         )  # fmt: skip
+    except (MisconfigurationException, ModuleNotFoundError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"these trainer settings cannot be used here: {reason}") from error
 
 
 def _with_weights(model: nn.Module, checkpoint: Path) -> nn.Module:
@@ -198,6 +202,11 @@ def _with_weights(model: nn.Module, checkpoint: Path) -> nn.Module:
     own = {key.removeprefix("model."): v for key, v in state.items() if key.startswith("model.")}
     model.load_state_dict(own)
     return model
+
+
+def _is_follower() -> bool:
+    """Whether this is one of several processes, and not the one that writes."""
+    return bool(getattr(rank_zero_only, "rank", 0))
 
 
 @rank_zero_only
@@ -228,7 +237,7 @@ def _cleaned_up(folder: Path, keep: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not keep.is_file():
+        if not keep.is_file() and not _is_follower():
             shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError) and error.errno in WRITE_ERRORS:
             raise cannot_write(folder, error) from error

@@ -1,0 +1,75 @@
+"""The table that survives a resumption, the stop at nonsense, the whole checkpoints."""
+
+import csv
+import types
+from unittest.mock import Mock
+
+import lightning
+import pytest
+import torch
+
+from turnwise.checks import InputError
+from turnwise.training.callbacks import (
+    EpochTable,
+    RepeatableSteps,
+    StopAtNonsense,
+    WholeCheckpoints,
+)
+
+
+def trainer(**facts):
+    optimiser = types.SimpleNamespace(param_groups=[{"lr": 0.1}])
+    defaults = {
+        "global_step": 7, "current_epoch": 0, "global_rank": 0, "is_global_zero": True,
+        "num_training_batches": 100, "max_epochs": 9, "optimizers": [optimiser],
+        "callback_metrics": {"train_loss": torch.tensor(1.5), "val_loss": torch.tensor(2.0),
+                             "val_accuracy": torch.tensor(0.25)},
+    }  # fmt: skip
+    return Mock(spec=lightning.Trainer, **{**defaults, **facts})
+
+
+def test_randomness_is_a_function_of_seed_step_and_rank():
+    def draw(seed, **facts):
+        RepeatableSteps(seed).on_train_batch_start(trainer(**facts), None, None, 0)
+        return torch.rand(1).item()
+
+    assert draw(0) == draw(0)
+    assert len({draw(0), draw(1), draw(0, global_step=8), draw(0, global_rank=1)}) == 4
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_nonsense_stops_the_run(loss):
+    stop = StopAtNonsense()
+    stop.on_train_batch_end(trainer(), None, {"loss": torch.tensor(1.0)}, None, 0)
+    with pytest.raises(InputError, match=r"not a number at step 7 .* lower optimisation\.learning"):
+        stop.on_train_batch_end(trainer(), None, {"loss": torch.tensor(loss)}, None, 1)
+
+
+def test_the_table_drops_what_a_resumed_run_repeats(tmp_path):
+    """Epochs 0 and 1 were written, then the run resumed at epoch 1: one row for each epoch."""
+    path = tmp_path / "metrics.csv"
+    first = EpochTable(path)
+    for epoch in (0, 1):
+        first.on_train_epoch_start(trainer(current_epoch=epoch), None)
+        first.on_train_epoch_end(trainer(current_epoch=epoch), None)
+    resumed = EpochTable(path)
+    resumed.on_train_epoch_start(trainer(current_epoch=1), None)
+    resumed.on_train_epoch_end(trainer(current_epoch=1, global_step=14), None)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [(row["epoch"], row["step"]) for row in rows] == [("0", "7"), ("1", "14")]
+    assert rows[0]["val_accuracy"] == "0.25"
+
+
+def test_a_line_per_epoch_where_there_is_no_terminal(tmp_path, capsys):
+    table = EpochTable(tmp_path / "m.csv")
+    table.on_train_epoch_start(trainer(), None)
+    table.on_train_epoch_end(trainer(), None)
+    assert "epoch 1/9: train loss 1.5000" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_written_whole(tmp_path):
+    io = WholeCheckpoints()
+    io.save_checkpoint({"a": torch.ones(2)}, tmp_path / "new" / "x.ckpt")
+    loaded = torch.load(tmp_path / "new" / "x.ckpt", weights_only=True)
+    assert torch.equal(loaded["a"], torch.ones(2))
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["x.ckpt"]

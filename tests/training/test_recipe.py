@@ -1,0 +1,100 @@
+"""A recipe is read whole, overridden key by key, and refused with a suggestion."""
+
+import pytest
+import yaml
+
+from turnwise.checks import InputError
+from turnwise.training.recipe import make_recipe, read_recipe
+
+SMALL = {"model": {"name": "vit", "width": 16}, "data": {"name": "digits"}}
+
+
+def test_defaults_are_filled_in():
+    recipe = make_recipe(SMALL)
+    assert recipe.model.options == {"width": 16}
+    assert recipe.optimisation.optimiser == "adamw"
+    assert recipe.data.augment.rotation == 0
+    assert recipe.seed == 0
+
+
+def test_what_is_written_reads_the_same(tmp_path):
+    recipe = make_recipe(SMALL, ["data.augment.shift=2", "optimisation.ema=0.99", "seed=3"])
+    (tmp_path / "r.yaml").write_text(recipe.yaml())
+    assert read_recipe(tmp_path / "r.yaml") == recipe
+
+
+def test_overrides_reach_every_level():
+    recipe = make_recipe(SMALL, ["seed=7", "trainer.max_epochs=5", "data.augment.mirror=true"])
+    assert (recipe.seed, recipe.trainer.max_epochs, recipe.data.augment.mirror) == (7, 5, True)
+    assert "trainer" not in SMALL
+
+
+@pytest.mark.parametrize("text", ["1e-3", "0.001"])
+def test_numbers_that_yaml_takes_for_text(text):
+    """YAML 1.1 reads 1e-3 as a word; a learning rate is a number all the same."""
+    recipe = make_recipe(SMALL, [f"optimisation.learning_rate={text}"])
+    assert recipe.optimisation.learning_rate == 0.001
+
+
+def test_null_switches_off():
+    assert (
+        make_recipe(SMALL, ["optimisation.gradient_clip=null"]).optimisation.gradient_clip is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("optimisation.learning_rte=1", r"unknown optimisation key 'learning_rte'\. Did you mean"),
+        ("optimization.ema=1", r"unknown recipe key 'optimization'\. Did you mean 'optimisation'"),
+        ("model.widht=8", r"unknown option of vit 'widht'\. Did you mean 'width'"),
+        ("model.name=vti", r"unknown model 'vti'\. Did you mean 'vit'"),
+        ("data.augment.rotate=8", "unknown data.augment key 'rotate'. Did you mean 'rotation'"),
+        ("optimisation.learning_rate=fast", "learning_rate must be a number, got 'fast'"),
+        ("trainer.max_epochs=2.5", r"trainer\.max_epochs must be a whole number, got 2\.5"),
+        ("trainer.max_epochs=true", r"trainer\.max_epochs must be a whole number, got True"),
+        ("trainer.max_epochs=0", "max_epochs = 0 must be at least 1"),
+        ("data.augment.mirror=2", r"data\.augment\.mirror must be true or false, got 2"),
+        ("data.augment.rotation=200", "rotation = 200.0 must be 0 to 180 degrees"),
+        ("optimisation.ema=1.5", r"ema = 1\.5 is a decay between 0 and 1"),
+        ("optimisation.optimiser=adam", r"unknown optimiser 'adam'\. Did you mean 'adamw'"),
+        ("trainer.precision=bf16", r"unknown precision 'bf16'\. .*Known: 16-mixed, 32-true, 64-true, bf16-mixed"),
+        ("data=digits", "data must have keys and values, got 'digits'"),
+        ("seed.x=1", "'seed' has no parts"),
+        ("seed", "an override is written key=value"),
+    ],
+)  # fmt: skip
+def test_bad_values_say_what_would_work(override, words):
+    with pytest.raises(InputError, match=words):
+        make_recipe({**SMALL, "seed": 1}, [override])
+
+
+def test_a_missing_part_is_named():
+    with pytest.raises(InputError, match="recipe needs 'data'"):
+        make_recipe({"model": {"name": "vit"}})
+    with pytest.raises(InputError, match="model needs a name"):
+        make_recipe({"model": {}, "data": {"name": "digits"}})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("model: [", "is not YAML"),
+        ("- a\n- b", "a recipe has the parts model, data"),
+        (yaml.safe_dump({**SMALL, "sed": 1}), r"bad\.yaml: unknown recipe key 'sed'"),
+        (None, r"cannot read the recipe .*: no such file or directory\."),
+    ],
+)
+def test_bad_files_are_named(tmp_path, content, words):
+    path = tmp_path / "bad.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=words):
+        read_recipe(path)
+
+
+def test_a_recipe_cannot_run_code(tmp_path):
+    """YAML tags that build Python objects are refused, not obeyed."""
+    (tmp_path / "evil.yaml").write_text("model: !!python/object/apply:os.getcwd []")
+    with pytest.raises(InputError, match="is not YAML"):
+        read_recipe(tmp_path / "evil.yaml")

@@ -1,0 +1,180 @@
+"""From a recipe to a folder; killed and resumed; on two processes; on a disk that is full."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+
+import turnwise
+from turnwise.checks import InputError
+from turnwise.training.recipe import read_recipe
+from turnwise.training.run import next_folder, train
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # two runs side by side on two cores
+
+
+def command(*words):
+    return [sys.executable, "-m", "turnwise", "train", *map(str, words)]
+
+
+def rows(run):
+    return list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
+
+
+def weights(run, name="last"):
+    return torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.fixture
+def recipe_file(tmp_path, quick):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(quick("trainer.max_epochs=4").yaml())
+    return path
+
+
+def test_a_run_leaves_everything_that_is_needed(tmp_path, quick):
+    run = train(quick(), tmp_path / "run", command="turnwise train x.yaml")
+    assert read_recipe(run / "recipe.yaml") == quick()
+    assert [row["epoch"] for row in rows(run)] == ["0", "1"]
+    kept = json.loads((run / "environment.json").read_text())
+    assert kept["command"] == "turnwise train x.yaml"
+    assert kept["packages"]["torch"] == torch.__version__
+    assert list((run / "tensorboard").glob("events.*"))
+    model = turnwise.load(run)
+    assert model.classes == tuple("0123456789")
+    best = max(float(row["val_accuracy"]) for row in rows(run))
+    digits = turnwise.load_dataset("digits").val
+    answers = model(model.preprocess(digits.images.float() / 255)).argmax(-1)
+    assert (answers == digits.labels).double().mean().item() == pytest.approx(best, abs=1e-6)
+
+
+def test_training_lowers_the_loss_and_keeps_the_law(tmp_path, quick):
+    run = train(quick("trainer.max_epochs=3", "optimisation.batch_size=100"), tmp_path / "run")
+    losses = [float(row["train_loss"]) for row in rows(run)]
+    assert losses[-1] < losses[0] < 2.5
+    images = torch.rand(2, 1, 28, 28, dtype=torch.float64)
+    turnwise.assert_equivariant(turnwise.load(run).double(), "C4", images)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(tmp_path, quick):
+    runs = [train(quick(f"seed={seed}", "trainer.max_epochs=1"), tmp_path / str(i))
+            for i, seed in enumerate((0, 0, 1))]  # fmt: skip
+    first, again, other = (weights(run)["model.model.head.weight"] for run in runs)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path, quick):
+    """SIGKILL in mid-epoch; with dropped paths, moved pictures and averaged weights."""
+    path = tmp_path / "recipe.yaml"
+    full = ("trainer.max_epochs=4", "optimisation.ema=0.9", "model.drop_path=0.2",
+            "optimisation.batch_size=40")  # fmt: skip
+    path.write_text(quick(*full).yaml())
+    whole = subprocess.Popen(command(path, "--output", tmp_path / "whole"), env=ENVIRONMENT)
+    killed = subprocess.Popen(command(path, "--output", tmp_path / "killed"), env=ENVIRONMENT)
+    last = tmp_path / "killed" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not last.is_file() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert 1 <= len(rows(tmp_path / "killed")) < 4, "the run must die half-way"
+    assert not (tmp_path / "killed" / "model").exists()
+    subprocess.run(command("--resume", tmp_path / "killed"), check=True, env=ENVIRONMENT)
+    assert whole.wait() == 0
+    for name in ("last", "best"):
+        one, other = weights(tmp_path / "whole", name), weights(tmp_path / "killed", name)
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    figures = [
+        [{k: v for k, v in row.items() if k != "seconds"} for row in rows(tmp_path / run)]
+        for run in ("whole", "killed")
+    ]
+    assert figures[0] == figures[1]
+
+
+def test_two_processes_see_the_loss_of_one(tmp_path, recipe_file):
+    """Gloo on the CPU: the same global batches, so the same losses to 1e-5."""
+    for devices in (1, 2):
+        words = (recipe_file, f"trainer.devices={devices}", "--output", tmp_path / str(devices))
+        subprocess.run(command(*words), check=True, env=ENVIRONMENT, capture_output=True)
+    one, two = rows(tmp_path / "1"), rows(tmp_path / "2")
+    assert len(one) == len(two) == 4
+    for single, double in zip(one, two, strict=True):
+        for key in ("train_loss", "val_loss", "val_accuracy"):
+            assert float(single[key]) == pytest.approx(float(double[key]), abs=1e-5)
+    assert turnwise.load(tmp_path / "2").classes
+
+
+def test_folders_are_numbered(tmp_path):
+    assert next_folder(tmp_path / "x").name == "version_0"
+    (tmp_path / "x" / "version_0").mkdir(parents=True)
+    (tmp_path / "x" / "version_11").mkdir()
+    assert next_folder(tmp_path / "x").name == "version_12"
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path, quick):
+    with pytest.raises(InputError, match="exists; choose another --output, or continue it"):
+        train(quick(), tmp_path)
+
+
+def test_nothing_to_resume(tmp_path, quick):
+    with pytest.raises(InputError, match=r"has no last\.ckpt to resume from"):
+        train(quick(), tmp_path, resume=True)
+
+
+def test_nonsense_leaves_nothing_behind(tmp_path, quick):
+    recipe = quick("optimisation.learning_rate=1e9", "optimisation.gradient_clip=null")
+    with pytest.raises(InputError, match="the loss is not a number"):
+        train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_is_not_there(tmp_path, quick):
+    with pytest.raises(InputError, match="these trainer settings cannot be used here"):
+        train(quick("trainer.accelerator=tpu"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_read_only_place(tmp_path, quick):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write .*; choose another place with --output"):
+        train(quick(), tmp_path / "file" / "run")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 200 kB; making one takes the right to mount."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small disk; test_files.py simulates one")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(small_disk, quick):
+    with pytest.raises(InputError, match=r"cannot write .*ckpt: no space left on device"):
+        train(quick("model.width=64"), small_disk / "run")
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_batch_that_does_not_split_over_the_processes(tmp_path, recipe_file):
+    words = (recipe_file, "trainer.devices=3", "--output", tmp_path / "run")
+    done = subprocess.run(command(*words), env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "batch_size = 400 must be a multiple of 3" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_resolved_recipe_is_plain_yaml(tmp_path, quick):
+    run = train(quick("trainer.max_epochs=1"), tmp_path / "run")
+    assert yaml.safe_load((run / "recipe.yaml").read_text())["optimisation"]["schedule"] == "cosine"
