@@ -72,10 +72,18 @@ def _model(args: argparse.Namespace) -> "nn.Module":
 def _options(given: list[str]) -> dict[str, Any]:
     import yaml
 
+    options = {}
     for option in given:
-        if "=" not in option:
+        key, equals, text = option.partition("=")
+        if not equals:
             raise InputError(f"an option is written key=value, e.g. width=64, got {option!r}.")
-    return {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in given)}
+        if key == "name":
+            raise InputError(f"{option} is no option; the model's name stands first, alone.")
+        try:
+            options[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise InputError(f"the value of {option!r} cannot be read; try width=64.") from None
+    return options
 
 
 def _pictures(args: argparse.Namespace, model: "nn.Module") -> tuple["Tensor", str]:

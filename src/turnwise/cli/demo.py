@@ -15,7 +15,7 @@ TITLE = "Turnwise: the same small model, with and without symmetry"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default=OUTPUT, help=f"folder (default: {OUTPUT})")
-    parser.add_argument("--epochs", type=int, default=24, help="of training (default: 24)")
+    parser.add_argument("--epochs", type=int, default=20, help="of training (default: 20)")
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -62,7 +62,7 @@ def recipe_of(model: str, epochs: int) -> Any:
     return make_recipe(
         {
             "model": {"name": model, "group": "C4", "patch": 7, "width": 64, "depth": 3},
-            "data": {"name": "digits", "augment": {"rotation": 15, "shift": 1, "scale": 0.1}},
+            "data": {"name": "digits", "augment": {"rotation": 45, "shift": 1, "scale": 0.1}},
             "optimisation": {"learning_rate": 3e-3, "batch_size": 64, "warmup_epochs": 3},
             "trainer": {"max_epochs": epochs, "accelerator": "cpu"},
         }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from turnwise.checks import InputError
+from turnwise.checks import InputError, require
 from turnwise.data import Pictures
 from turnwise.evaluation.metrics import classification_scores, per_class_scores
 from turnwise.evaluation.predictions import (
@@ -25,6 +25,7 @@ from turnwise.training.recipe import read_recipe
 from turnwise.training.run import load_recipe_data
 
 RESULT = "test.json"
+FIGURES = {"times_examined", "scores", "classes", "angles", "orbit_agreement", "turn_agreement"}
 
 
 def examine(
@@ -78,6 +79,7 @@ def examine_run(
     """
     run = Path(run)
     recipe = read_recipe(run / "recipe.yaml")
+    before = read_examination(run)
     model = load(run).to(device)
     dataset = load_recipe_data(recipe, data_dir)
     figures = examine(
@@ -85,7 +87,6 @@ def examine_run(
         angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
         progress=progress,
     )  # fmt: skip
-    before = read_examination(run)
     result = {
         "model": recipe.model.name,
         "data": dataset.name,
@@ -103,6 +104,9 @@ def read_examination(run: str | Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        return dict(json.loads(path.read_text()))
+        kept = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}); remove it to test again.") from error
+    whole = isinstance(kept, dict) and FIGURES <= kept.keys()
+    require(whole, f"{path} is damaged (it lacks figures); remove it to test again.")
+    return dict(kept)

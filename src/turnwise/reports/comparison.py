@@ -66,7 +66,7 @@ def _headline(contestants: Mapping[str, Contestant]) -> str:
         quarter = _quarters(c.examination)
         verb = "keeps its answer" if c.certificate.holds else "changes its answers"
         parts.append(
-            f"{name} {verb} when the picture is turned by a quarter: accuracy "
+            f"The {name} model {verb} when the picture is turned by a quarter: accuracy "
             f"{', '.join(format_percent(a) for a in quarter.values())} at "
             f"{', '.join(f'{d:g}°' for d in quarter)}."
         )
@@ -124,7 +124,7 @@ def _angles(contestants: Mapping[str, Contestant]) -> str:
 def _certificates(certificates: Mapping[str, Certificate]) -> str:
     verdicts = [
         paragraph_html(
-            f"{name}: {'INVARIANT' if c.holds else 'NOT INVARIANT'} under {c.group}. "
+            f"The {name} model is {'INVARIANT' if c.holds else 'NOT INVARIANT'} under {c.group}. "
             f"Measured on {c.pictures}."
         )
         for name, c in certificates.items()
@@ -138,23 +138,18 @@ def _certificates(certificates: Mapping[str, Certificate]) -> str:
             for value in (c.elements[i].float64, c.elements[i].float32)
         ]
         rows.append([element.meaning, *errors])
-    rows += [
-        [
-            f"control: {control.name}",
-            *(
-                cell
-                for c in certificates.values()
-                for cell in (format_error(c.controls[i].change), "")
-            ),
-        ]
-        for i, control in enumerate(first.controls)
-    ]
     headers = [f"{name}, {kind}" for name in certificates for kind in ("float64", "float32")]
     note = paragraph_html(
         "The largest change of the output, relative to its size. An element holds up to 1e-10 in "
         "float64 and 1e-4 in float32; a control must move the answer by more than 1e-6."
     )
-    return "\n".join([*verdicts, table_html(["the picture is moved by", *headers], rows), note])
+    moved = table_html(["the picture is moved by", *headers], rows)
+    controls = [
+        [control.name, *(format_error(c.controls[i].change) for c in certificates.values())]
+        for i, control in enumerate(first.controls)
+    ]
+    spoken = table_html(["control", *certificates], controls)
+    return "\n".join([*verdicts, moved, spoken, note])
 
 
 def _scores(contestants: Mapping[str, Contestant]) -> str:

@@ -74,9 +74,11 @@ def machine_description() -> str:
 def code_version(folder: Path) -> str:
     """The commit of the checkout that tracks `folder`, with `+changes` if its tree differs.
 
-    "unknown" where nothing tracks it, as in an installed package.  Records themselves are no
-    change: writing one must not spoil the next.
+    "unknown" where nothing tracks it, as in an installed package, unless TURNWISE_COMMIT tells.
+    Records themselves are no change: writing one must not spoil the next.
     """
+    if told := os.environ.get("TURNWISE_COMMIT"):
+        return told
     if not _git(folder, "ls-files", "--", "."):
         return "unknown"
     commit = _git(folder, "rev-parse", "--short=12", "HEAD")

@@ -1,0 +1,87 @@
+"""Train and test a recipe for several seeds, and keep one record of the outcome.
+
+    python benchmarks/run_recipe.py recipes/rotmnist_orbit_vit_c4.yaml --seeds 0 1 2
+
+Each seed is trained, selected on validation and tested once, by the commands `turnwise train` and
+`turnwise test`; the record in benchmarks/recipes.jsonl holds every seed and their mean.
+"""
+
+import argparse
+import csv
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from turnwise.evaluation import examine_run
+from turnwise.reports.records import append_record
+
+HERE = Path(__file__).parent
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="as for turnwise train")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--output", type=Path, default=Path("runs"), help="where runs go")
+    parser.add_argument("--parallel", action="store_true", help="all seeds at once, on one device")
+    parser.add_argument("--device", default="cpu", help="that tests: cpu or cuda")
+    parser.add_argument("--records", type=Path, default=HERE / "recipes.jsonl")
+    return parser.parse_args()
+
+
+def training(args: argparse.Namespace, seed: int) -> tuple[Path, list[str]]:
+    run = args.output / args.recipe.stem / f"seed_{seed}"
+    words = [str(args.recipe), *args.settings, f"seed={seed}", "--output", str(run)]
+    return run, [sys.executable, "-m", "turnwise", "train", *words]
+
+
+def figures_of(run: Path, device: str) -> dict[str, Any]:
+    """What one seed came to: test figures, the validation accuracy it was chosen by, the time."""
+    result = examine_run(run, device=device)
+    rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
+    turned = result["angles"]["accuracy"]
+    return {
+        "test_accuracy": result["scores"]["accuracy"]["value"],
+        "worst_angle": min(turned),
+        "mean_over_angles": mean(turned),
+        "orbit_agreement": result["orbit_agreement"],
+        "turn_agreement": result["turn_agreement"],
+        "val_accuracy": max(float(row["val_accuracy"]) for row in rows),
+        "training_seconds": sum(float(row["seconds"]) for row in rows),
+        "epochs": len(rows),
+        "times_examined": result["times_examined"],
+        "provenance": result["provenance"],
+    }
+
+
+def main() -> None:
+    args = arguments()
+    runs = [training(args, seed) for seed in args.seeds]
+    if args.parallel:
+        processes = [subprocess.Popen(command) for _, command in runs]
+        failed = [process.returncode for process in processes if process.wait()]
+    else:
+        failed = [done for _, command in runs if (done := subprocess.run(command).returncode)]
+    if failed:
+        sys.exit(f"{len(failed)} of {len(runs)} seeds failed")
+    seeds = {
+        str(seed): figures_of(run, args.device)
+        for seed, (run, _) in zip(args.seeds, runs, strict=True)
+    }
+    accuracy = [figures["test_accuracy"] for figures in seeds.values()]
+    spread = stdev(accuracy) if len(accuracy) > 1 else None
+    summary = {"recipe": args.recipe.stem, "mean": mean(accuracy), "spread": spread, "seeds": seeds}
+    command = shlex.join(["python", "benchmarks/run_recipe.py", *sys.argv[1:]])
+    append_record(args.records, command, summary | {"parallel": args.parallel})
+    figures = f"{mean(accuracy):.4f} ± {spread or 0:.4f} over {len(accuracy)} seeds"
+    print(f"{args.recipe.stem}: test accuracy {figures}")
+
+
+if __name__ == "__main__":
+    main()
