@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     for run in COMMANDS:
         text = " ".join((run.__doc__ or "").split())
         sub = commands.add_parser(run.__name__, help=text.split(". ")[0], description=text)
-        sub.set_defaults(run=run)
+        sub.set_defaults(perform=run)
         ARGUMENTS.get(run.__name__, lambda sub: None)(sub)
     return top
 
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what the user got wrong becomes one line, never a traceback."""
     args = parse(argv)
     try:
-        return int(args.run(args))
+        return int(args.perform(args))
     except InputError as error:
         print(f"turnwise {args.command}: {error}", file=sys.stderr)
         return 2

@@ -107,6 +107,6 @@ def read_examination(run: str | Path) -> dict[str, Any] | None:
         kept = json.loads(path.read_text())
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}); remove it to test again.") from error
-    whole = isinstance(kept, dict) and FIGURES <= kept.keys()
+    whole = isinstance(kept, dict) and kept.keys() >= FIGURES
     require(whole, f"{path} is damaged (it lacks figures); remove it to test again.")
     return dict(kept)

@@ -29,6 +29,7 @@ class Orbit(nn.Module):
         require_grid_group(group)
         require_known(combine, COMBINATIONS, "combination")
         self.model, self.group, self.combine = model, group, combine
+        self.views = group.inverse().tolist()  # h⁻¹ for every h
 
     def preprocess(self, images: Images) -> Images:
         """What the classifier inside expects, or the pictures as they are if it does not say."""
@@ -42,9 +43,7 @@ class Orbit(nn.Module):
 
     def forward_features(self, images: Images) -> Float[Tensor, "batch group num_classes"]:
         """The answers to all views, in one batch."""
-        views = [
-            act_on_image(self.group, self.group.invert(h), images) for h in range(self.group.order)
-        ]
+        views = [act_on_image(self.group, view, images) for view in self.views]
         return self.model(torch.cat(views)).unflatten(0, (self.group.order, -1)).transpose(0, 1)
 
     def forward_head(

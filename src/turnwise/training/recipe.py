@@ -77,6 +77,7 @@ class TrainerPart:
     strategy: str = "auto"
     precision: str = "32-true"
     compile: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         require(self.max_epochs >= 1, f"max_epochs = {self.max_epochs} must be at least 1.")

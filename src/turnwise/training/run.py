@@ -25,16 +25,17 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
     Callback,
-    EMAWeightAveraging,
     ModelCheckpoint,
     TQDMProgressBar,
+    WeightAveraging,
 )
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 import turnwise
 from turnwise.checks import InputError, require
@@ -171,7 +172,8 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
     )  # fmt: skip
     callbacks: list[Callback] = [RepeatableSteps(recipe.seed), StopAtNonsense()]
     if recipe.optimisation.ema is not None:
-        callbacks.append(EMAWeightAveraging(decay=recipe.optimisation.ema))
+        average = get_ema_multi_avg_fn(recipe.optimisation.ema)
+        callbacks.append(WeightAveraging(multi_avg_fn=average))
     callbacks += [EpochTable(folder / "metrics.csv"), checkpoint]
     show = sys.stderr.isatty()
     if show:
@@ -189,6 +191,7 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
             num_nodes=part.num_nodes, precision=part.precision,  # type: ignore[arg-type]
             strategy="ddp" if several and part.strategy == "auto" else part.strategy,
             gradient_clip_val=recipe.optimisation.gradient_clip, callbacks=callbacks,
+            deterministic=part.deterministic or None,
             logger=loggers, plugins=[WholeCheckpoints()], enable_progress_bar=show,
             enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=10,
         )  # fmt: skip
