@@ -17,7 +17,6 @@ from turnwise.checks import InputError
 from turnwise.training.recipe import read_recipe
 from turnwise.training.run import next_folder, train
 
-
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # two runs side by side on two cores
 
 

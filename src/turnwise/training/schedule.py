@@ -33,7 +33,7 @@ def make_optimiser(model: nn.Module, how: OptimisationPart) -> Optimizer:
     ]
     if how.optimiser == "sgd":
         return SGD(groups, lr=how.learning_rate, momentum=0.9, nesterov=True)
-    return AdamW(groups, lr=how.learning_rate, fused=True)
+    return AdamW(groups, lr=how.learning_rate)
 
 
 def make_schedule(optimiser: Optimizer, how: OptimisationPart, total: int, epochs: int) -> LambdaLR:
