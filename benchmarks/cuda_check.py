@@ -28,7 +28,7 @@ RECIPE = """
 model: {name: orbit_vit, group: C4, patch: 7, width: 64, depth: 3, drop_path: 0.1}
 data: {name: digits, augment: {rotation: 180, shift: 1, scale: 0.1, noise: 0.02}}
 optimisation: {batch_size: 100, ema: 0.99, warmup_epochs: 1}
-trainer: {max_epochs: 6, accelerator: gpu, precision: %s, deterministic: true}
+trainer: {max_epochs: 3, accelerator: gpu, precision: %s, deterministic: true}
 """
 
 

@@ -1,0 +1,88 @@
+"""The test split is touched once, unless asked for again, and the count is kept."""
+
+import json
+
+import pytest
+
+
+def result(run):
+    return json.loads((run / "test.json").read_text())
+
+
+@pytest.fixture
+def tested(run, turnwise):
+    """A run after its first test, and what was said."""
+    status, said, _ = turnwise("test", run)
+    assert status == 0
+    return run, said
+
+
+def test_the_figures_are_shown_and_kept(tested):
+    run, said = tested
+    kept = result(run)
+    assert kept["times_examined"] == 1
+    assert said.startswith("orbit_vit on 500 test pictures of digits")
+    for name in ("accuracy", "balanced accuracy", "macro f1", "auc"):
+        assert name in said
+    assert f"{100 * kept['scores']['accuracy']['value']:.2f} % (" in said
+    assert "turned in 4 steps through 360°" in said
+    assert "same answer over all exact elements of C4: 100.00 % of the pictures" in said
+    assert said.endswith(f"kept in {run / 'test.json'}\n")
+
+
+def test_every_class_has_its_row(tested):
+    run, said = tested
+    table = [line.split() for line in said.splitlines()]
+    for each in result(run)["classes"]:
+        (row,) = [cells for cells in table if cells[:2] == [each["name"], "50"]]
+        assert row[2] == f"{100 * each['recall']:.1f}"
+
+
+def test_a_second_call_shows_the_kept_result(tested, turnwise, monkeypatch):
+    run, first = tested
+    content = (run / "test.json").read_bytes()
+    monkeypatch.setattr("turnwise.evaluation.examine_run", None)  # a call would fail
+    status, said, _ = turnwise("test", run)
+    assert status == 0
+    assert said == ("already tested; this is the kept result (--again repeats the test):\n" + first)
+    assert (run / "test.json").read_bytes() == content
+    assert result(run)["times_examined"] == 1
+
+
+def test_again_is_counted(tested, turnwise):
+    run, first = tested
+    status, said, _ = turnwise("test", run, "--again")
+    assert status == 0
+    assert said == first
+    assert result(run)["times_examined"] == 2
+
+
+@pytest.mark.parametrize("content", ["{", "3", "{}"])
+@pytest.mark.parametrize("flags", [[], ["--again"]])
+def test_a_damaged_result(run, refused, content, flags):
+    (run / "test.json").write_text(content)
+    said = refused("test", run, *flags)
+    assert "test.json is damaged" in said
+    assert "remove it to test again" in said
+
+
+def test_a_run_that_is_not_there(refused):
+    assert "cannot read the recipe nowhere/recipe.yaml" in refused("test", "nowhere")
+
+
+def test_a_run_without_its_model(run, refused):
+    (run / "model" / "config.json").unlink()
+    assert "is not a model or run folder: it has no config.json" in refused("test", run)
+
+
+def test_weights_that_were_changed(run, refused):
+    with (run / "model" / "model.safetensors").open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\x7f\x7f\x7f\x7f")
+    assert "its hash differs" in refused("test", run)
+    assert not (run / "test.json").exists()
+
+
+def test_a_device_that_is_not_there(run, refused):
+    assert "device 'abacus' cannot be used here" in refused("test", run, "--device", "abacus")
+    assert not (run / "test.json").exists()

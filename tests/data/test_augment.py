@@ -1,0 +1,167 @@
+"""Random moves: nothing unasked, nothing out of range, the same for the same generator."""
+
+import math
+
+import pytest
+import torch
+
+from turnwise.checks import InputError
+from turnwise.data.augment import Augmentation, augment, random_moves
+
+MANY = 4000
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(count=3, rows=6, cols=6):
+    return torch.rand(count, 1, rows, cols)
+
+
+def moves(seed=0, **how):
+    return random_moves(MANY, Augmentation(**how), seeded(seed))
+
+
+def reaches(values, low, high):
+    """Inside the range, and with 4000 draws within a hundredth of it from both ends."""
+    near = (high - low) / 100
+    assert low <= values.min() < low + near
+    assert high - near < values.max() <= high
+
+
+def test_the_default_does_nothing():
+    images = pictures()
+    assert torch.equal(augment(images, Augmentation(), seeded()), images)
+    assert not Augmentation().moves
+    assert not Augmentation(noise=0.1).moves
+
+
+@pytest.mark.parametrize(
+    "how", [{"rotation": 1.0}, {"shift": 1.0}, {"scale": 0.1}, {"mirror": True}]
+)
+def test_whatever_is_asked_for_moves_pixels(how):
+    images = pictures(count=16)
+    assert Augmentation(**how).moves
+    assert not torch.equal(augment(images, Augmentation(**how), seeded()), images)
+
+
+def test_without_moves_the_matrices_are_the_identity():
+    matrices, shifts = moves()
+    assert torch.equal(matrices, torch.eye(2).expand(MANY, 2, 2))
+    assert not shifts.any()
+
+
+def test_the_generator_decides_everything():
+    """The same state gives the same pictures; another state, or the next draw, gives others."""
+    how = Augmentation(rotation=180.0, shift=2.0, scale=0.2, mirror=True, noise=0.1)
+    images, generator = pictures(), seeded(1)
+    first = augment(images, how, generator)
+    torch.rand(7)  # the global generator is not used
+    assert torch.equal(first, augment(images, how, seeded(1)))
+    assert not torch.equal(first, augment(images, how, seeded(2)))
+    assert not torch.equal(first, augment(images, how, generator))
+
+
+def test_every_picture_is_moved_in_its_own_way():
+    same = pictures(count=1).repeat(8, 1, 1, 1)
+    moved = augment(same, Augmentation(rotation=90.0), seeded())
+    assert len(moved.flatten(1).unique(dim=0)) == 8
+
+
+@pytest.mark.parametrize("most", [15.0, 180.0])
+def test_angles_fill_their_range(most):
+    matrices, _ = moves(rotation=most)
+    angles = torch.rad2deg(torch.atan2(matrices[:, 1, 0], matrices[:, 0, 0]))
+    reaches(angles, -most - 1e-3, most + 1e-3)
+    assert angles.mean().abs() < most / 20
+
+
+def test_shifts_fill_their_range_along_both_axes():
+    _, shifts = moves(shift=3.0)
+    reaches(shifts[:, 0], -3, 3)
+    reaches(shifts[:, 1], -3, 3)
+    assert torch.corrcoef(shifts.T)[0, 1].abs() < 0.1
+
+
+def test_scales_fill_their_range_evenly_in_the_logarithm():
+    """As many pictures shrink as grow."""
+    matrices, _ = moves(scale=0.25)
+    scales = torch.linalg.det(matrices).sqrt()
+    reaches(scales, 1 / 1.25 - 1e-5, 1.25 + 1e-5)
+    assert scales.log().mean().abs() < 0.01
+
+
+def test_half_of_the_pictures_are_mirrored():
+    """4000 fair throws lie within 4.5 standard deviations of the half."""
+    matrices, _ = moves(mirror=True)
+    mirrored = torch.linalg.det(matrices) < 0
+    assert (mirrored.double().mean() - 0.5).abs() < 4.5 * 0.5 / math.sqrt(MANY)
+
+
+def test_a_mirror_swaps_left_and_right():
+    """x -> −x and y stays: each picture is itself or its flip along the columns, and both occur."""
+    images = pictures(count=32, rows=4, cols=5)
+    moved = augment(images, Augmentation(mirror=True), seeded())
+    kept = torch.isclose(moved, images, atol=1e-5).flatten(1).all(1)
+    flipped = torch.isclose(moved, images.flip(-1), atol=1e-5).flatten(1).all(1)
+    assert (kept ^ flipped).all()
+    assert 0 < kept.sum() < 32
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.5])
+def test_noise_has_the_spread_that_is_asked_for(spread):
+    images = torch.zeros(4, 1, 50, 50)
+    noise = augment(images, Augmentation(noise=spread), seeded())
+    assert noise.std() == pytest.approx(spread, rel=0.05)
+    assert noise.mean().abs() < spread / 20
+    assert noise.abs().max() > 2.5 * spread  # normal, not uniform
+
+
+def test_noise_is_added_after_the_move():
+    """Zeros come in from outside the picture, and there is noise on them as well."""
+    images = torch.ones(1, 1, 8, 8)
+    noisy = augment(images, Augmentation(rotation=45.0, noise=0.1), seeded(3))
+    moved = augment(images, Augmentation(rotation=45.0), seeded(3))
+    assert (moved == 0).any()
+    assert (noisy != moved).all()
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_the_precision_stays(precision):
+    how = Augmentation(rotation=10.0, noise=0.1)
+    assert augment(pictures().to(precision), how, seeded()).dtype == precision
+
+
+def test_definition():
+    """A = turn · scale · mirror and t, by hand from the five draws of each picture."""
+    how = Augmentation(rotation=60.0, shift=2.0, scale=0.5, mirror=True)
+    matrices, shifts = random_moves(20, how, seeded(5))
+    draws = (torch.rand(20, 5, generator=seeded(5)) * 2 - 1).tolist()
+    signs = set()
+    for i, (angle, size, side, right, up) in enumerate(draws):
+        cos, sin = math.cos(math.radians(60 * angle)), math.sin(math.radians(60 * angle))
+        factor, sign = 1.5**size, -1.0 if side < 0 else 1.0
+        signs.add(sign)
+        turn = torch.tensor([[cos, -sin], [sin, cos]])
+        by_hand = turn @ torch.diag(torch.tensor([factor, factor]))
+        by_hand = by_hand @ torch.diag(torch.tensor([sign, 1.0]))
+        torch.testing.assert_close(matrices[i], by_hand)
+        torch.testing.assert_close(shifts[i], torch.tensor([2 * right, 2 * up]))
+    assert signs == {-1.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"rotation": -1.0}, r"rotation = -1\.0 must be 0 to 180 degrees\."),
+        ({"rotation": 181.0}, r"rotation = 181\.0 must be 0 to 180 degrees\."),
+        ({"rotation": math.nan}, "rotation = nan must be 0 to 180"),
+        ({"shift": -0.5}, r"shift = -0\.5 must not be negative\."),
+        ({"scale": -0.1}, r"scale = -0\.1 must not be negative\."),
+        ({"noise": -0.1}, r"noise = -0\.1 must not be negative\."),
+    ],
+)
+def test_out_of_range(how, words):
+    with pytest.raises(InputError, match=words):
+        Augmentation(**how)

@@ -1,0 +1,191 @@
+"""Which pictures are in which batch is a function of (seed, epoch, batch), for any processes."""
+
+import itertools
+
+import pytest
+import torch
+
+from turnwise.checks import InputError
+from turnwise.data import Pictures
+from turnwise.data.augment import Augmentation
+from turnwise.data.batches import EvaluationBatches, TrainingBatches, mix, place, to_unit
+
+CPU = torch.device("cpu")
+STILL = Augmentation()
+WILD = Augmentation(rotation=180.0, shift=1.0, scale=0.2, mirror=True, noise=0.1)
+
+
+def numbered(count, size=4):
+    """Picture i is of the even grey i, and has the label i: each can be told from the others."""
+    grey = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1)
+    return Pictures(grey.expand(count, 1, size, size).contiguous(), torch.arange(count))
+
+
+def noisy(count, size=5):
+    images = torch.randint(256, (count, 1, size, size), dtype=torch.uint8)
+    return Pictures(images, torch.arange(count))
+
+
+def training(pictures, batch_size, epoch=0, **changes):
+    settings = {"augmentation": STILL, "seed": 0, "device": CPU} | changes
+    batches = TrainingBatches(pictures, batch_size, **settings)
+    batches.set_epoch(epoch)
+    return batches
+
+
+def order(batches):
+    return torch.cat([labels for _, labels in batches]).tolist()
+
+
+def test_every_picture_is_seen_at_most_once_an_epoch():
+    batches = training(numbered(50), 16)
+    seen = order(batches)
+    assert len(batches) == 3 == len(list(batches))
+    assert len(seen) == len(set(seen)) == 48
+
+
+def test_all_are_seen_where_batches_divide_them():
+    assert sorted(order(training(numbered(48), 16))) == list(range(48))
+
+
+def test_what_is_left_over_differs_between_epochs():
+    left = [set(range(50)) - set(order(training(numbered(50), 16, epoch))) for epoch in range(6)]
+    assert len({frozenset(rest) for rest in left}) > 1
+
+
+def test_the_order_is_a_function_of_seed_and_epoch():
+    orders = {
+        (seed, epoch): order(training(numbered(40), 8, epoch, seed=seed))
+        for seed in (0, 1, 2)
+        for epoch in (0, 1, 2)
+    }
+    assert len({tuple(o) for o in orders.values()}) == 9
+    torch.manual_seed(99)
+    for (seed, epoch), first in orders.items():
+        assert order(training(numbered(40), 8, epoch, seed=seed)) == first
+
+
+def test_pictures_are_not_in_their_own_order():
+    assert order(training(numbered(40), 8)) != list(range(40))
+
+
+def test_an_epoch_can_be_repeated_exactly():
+    """An interrupted run starts its epoch anew: the same pictures, moved in the same way."""
+    batches = training(noisy(24), 8, epoch=3, augmentation=WILD)
+    again = training(batches.pictures, 8, epoch=3, augmentation=WILD)
+    other = training(batches.pictures, 8, epoch=4, augmentation=WILD)
+    first, second, third = (torch.cat([x for x, _ in b]) for b in (batches, again, other))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_batches_of_one_epoch_are_moved_differently():
+    """The same picture everywhere: what differs is the augmentation."""
+    same = Pictures(noisy(1).images.repeat(16, 1, 1, 1), torch.zeros(16, dtype=torch.int64))
+    one, two = (images for images, _ in training(same, 8, augmentation=WILD))
+    assert not torch.equal(one, two)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_together_see_what_one_would_see(world):
+    pictures = noisy(40)
+    whole = list(training(pictures, 12, epoch=2, augmentation=WILD))
+    parts = [
+        list(training(pictures, 12, epoch=2, augmentation=WILD, rank=rank, world=world))
+        for rank in range(world)
+    ]
+    assert len(whole) == 3
+    for batch, (images, labels) in enumerate(whole):
+        slices = [part[batch] for part in parts]
+        assert all(len(x) == len(y) == 12 // world for x, y in slices)
+        together = torch.stack([x for x, _ in slices], dim=1).flatten(0, 1)
+        assert torch.equal(together, images)
+        assert torch.equal(torch.stack([y for _, y in slices], dim=1).flatten(), labels)
+
+
+def test_labels_stay_with_their_pictures():
+    for images, labels in training(numbered(60), 7):
+        assert torch.equal(images[:, 0, 0, 0] * 255, labels.float())
+
+
+def test_bytes_become_numbers_from_0_to_1():
+    unit = to_unit(torch.tensor([0, 51, 255], dtype=torch.uint8))
+    assert unit.dtype == torch.float32
+    assert unit.tolist() == pytest.approx([0.0, 0.2, 1.0])
+
+
+def test_the_set_itself_is_not_changed():
+    pictures = noisy(16)
+    before = pictures.images.clone()
+    list(training(pictures, 8, augmentation=WILD))
+    assert torch.equal(pictures.images, before)
+
+
+def test_lightning_finds_where_to_set_the_epoch():
+    batches = training(numbered(16), 4)
+    batches.sampler.set_epoch(5)
+    assert order(batches) == order(training(numbered(16), 4, epoch=5))
+
+
+def test_pictures_are_placed_where_they_are_asked_for():
+    placed = place(noisy(3), torch.device("meta"))
+    assert placed.images.device.type == placed.labels.device.type == "meta"
+
+
+def test_a_batch_larger_than_the_set():
+    words = r"batch_size = 64 is more than the 50 training pictures; try 50\."
+    with pytest.raises(InputError, match=words):
+        training(numbered(50), 64)
+    assert len(training(numbered(50), 50)) == 1
+
+
+def test_the_batch_that_is_suggested_works_for_all_processes():
+    with pytest.raises(InputError, match=r"more than the 50 training pictures; try 48\."):
+        training(numbered(50), 63, world=3)
+    assert len(training(numbered(50), 48, world=3)) == 1
+
+
+def test_a_batch_that_does_not_split_over_the_processes():
+    words = r"batch_size = 8 must be a multiple of 3 \(it is split over 3 processes\); try 6 or 9\."
+    with pytest.raises(InputError, match=words):
+        training(numbered(50), 8, world=3)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 23, 100])
+def test_evaluation_sees_every_picture_once_and_in_order(batch_size):
+    batches = EvaluationBatches(numbered(23), batch_size, device=CPU)
+    assert order(batches) == list(range(23))
+    assert len(batches) == len(list(batches))
+    for images, labels in batches:
+        assert images.dtype == torch.float32
+        assert torch.equal((images[:, 0, 0, 0] * 255).round().long(), labels)
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_processes_share_the_evaluation(world):
+    """Rank r takes pictures r, r + world, …: each once, all of them, in order."""
+    shares = [
+        order(EvaluationBatches(numbered(23), 4, device=CPU, rank=rank, world=world))
+        for rank in range(world)
+    ]
+    assert shares == [list(range(rank, 23, world)) for rank in range(world)]
+
+
+def test_different_numbers_give_different_seeds():
+    """Small triples of every order, large ones, and lists of other lengths."""
+    triples = list(itertools.product(range(24), repeat=3))
+    large = [(2**32 + i, 2**40 - i, i) for i in range(1000)]
+    short = [(i,) for i in range(100)] + [(i, j) for i in range(10) for j in range(10)]
+    seeds = {mix(*numbers) for numbers in triples + large + short}
+    assert len(seeds) == len(triples) + len(large) + len(short)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_the_order_of_the_numbers_matters():
+    assert len({mix(*triple) for triple in itertools.permutations((1, 2, 3))}) == 6
+
+
+def test_seeds_stay_what_they_are():
+    """A run that was interrupted under an older version continues with the same pictures."""
+    assert mix(0, 0, 0) == 1279368494785126216
+    assert mix(1, 2, 3) == 3851293329796251419
