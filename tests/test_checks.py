@@ -2,7 +2,14 @@
 
 import pytest
 
-from turnwise.checks import InputError, require, require_divisible, require_known
+from turnwise.checks import (
+    InputError,
+    require,
+    require_divisible,
+    require_kind,
+    require_known,
+    require_positive,
+)
 
 
 def test_require_raises_its_message():
@@ -29,3 +36,32 @@ def test_a_size_that_does_not_divide_gets_the_nearest_that_do():
         require_divisible(10, 4, "width", "heads")
     with pytest.raises(InputError, match="try 4"):
         require_divisible(0, 4, "width", "heads")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(1, int), (1, float), (1.5, float), ("a", str), (True, bool)]
+)
+def test_the_right_kind_passes(value, kind):
+    require_kind(value, kind, "x")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "words"),
+    [
+        (True, int, "x must be a whole number, got True"),
+        (1.5, int, r"x must be a whole number, got 1\.5"),
+        ("1", float, "x must be a number, got '1'"),
+        (4, str, "x must be text, got 4"),
+        (1, bool, "x must be true or false, got 1"),
+        (True, float, "x must be a number, got True"),
+    ],
+)
+def test_the_wrong_kind_is_named(value, kind, words):
+    with pytest.raises(InputError, match=words):
+        require_kind(value, kind, "x")
+
+
+def test_counts_are_at_least_one():
+    require_positive(heads=1)
+    with pytest.raises(InputError, match="heads = 0 must be at least 1"):
+        require_positive(width=4, heads=0)

@@ -1,12 +1,14 @@
 """All of a file or nothing of it."""
 
 import errno
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from turnwise.checks import InputError
-from turnwise.files import fill_whole, write_whole
+from turnwise.files import fill_whole, write_json, write_whole
 
 
 def everything_in(folder):
@@ -93,3 +95,13 @@ def test_the_filler_s_file_keeps_the_suffix(tmp_path):
     fill_whole(tmp_path / "x.npz", fill)
     assert seen == [".npz"]
     assert everything_in(tmp_path) == ["x.npz"]
+
+
+def test_json_holds_no_token_that_other_readers_refuse(tmp_path):
+    write_json(tmp_path / "x.json", {"a": [math.nan, 1.0], "b": (math.inf,)})
+
+    def refuse(token):
+        raise AssertionError(token)
+
+    kept = json.loads((tmp_path / "x.json").read_text(), parse_constant=refuse)
+    assert kept == {"a": ["nan", 1.0], "b": ["inf"]}

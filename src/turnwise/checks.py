@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
+
+KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 class InputError(ValueError):
@@ -22,6 +25,20 @@ def require_known(name: str, known: Iterable[str], what: str) -> None:
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise InputError(f"unknown {what} {name!r}.{hint} Known: {', '.join(known)}.")
+
+
+def require_kind(value: Any, kind: type, what: str) -> None:
+    """Raise unless `value` is of `kind`; whole numbers are numbers, but true is no number."""
+    wanted = (int, float) if kind is float else kind
+    if isinstance(value, wanted) and (kind is bool or not isinstance(value, bool)):
+        return
+    raise InputError(f"{what} must be {KINDS.get(kind, kind.__name__)}, got {value!r}.")
+
+
+def require_positive(**counts: int) -> None:
+    """Raise unless every count is at least 1."""
+    for what, value in counts.items():
+        require(value >= 1, f"{what} = {value} must be at least 1.")
 
 
 def require_divisible(value: int, by: int, what: str, reason: str) -> None:

@@ -1,9 +1,12 @@
 """Writing results so that a reader never meets half a file."""
 
+import json
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from turnwise.checks import InputError
 
@@ -20,6 +23,23 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())  # a full disk may say so only now
 
     fill_whole(path, write)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a value that any reader of JSON can read: see `sayable`."""
+    text = json.dumps(sayable(value), indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, (text + "\n").encode())
+
+
+def sayable(value: Any) -> Any:
+    """The same value in words that JSON has: NaN and infinity become "nan" and "inf"."""
+    if isinstance(value, Mapping):
+        return {str(key): sayable(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [sayable(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def fill_whole(path: Path, fill: Callable[[Path], None], cure: str = ANOTHER_OUTPUT) -> None:

@@ -14,7 +14,7 @@ from turnwise.models import create_model, orbit
 
 SMALL = {"width": 16, "depth": 1, "heads": 2, "image_size": 8}
 MARK, OTHERS, SHUFFLE = (
-    "the measure sees a marked corner",
+    "the measure sees an inverted quadrant",
     "other pictures, other answers",
     "shuffled pixels, another answer",
 )
@@ -284,3 +284,10 @@ def test_the_hash_is_that_of_the_weights(images):
 )
 def test_elements_in_words(name, g, words):
     assert meaning_of(PlanarGroup.named(name), g) == words
+
+
+def test_a_linear_model_in_an_orbit_is_certified():
+    """An added mark would only shift its answer: the control must not rely on adding."""
+    linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 3))
+    images = torch.rand(4, 1, 6, 6)
+    assert certify(turnwise.orbit(linear, "D4"), "D4", images, angles=4).holds

@@ -62,6 +62,10 @@ def test_null_switches_off():
         ("data=digits", "data must have keys and values, got 'digits'"),
         ("seed.x=1", "'seed' has no parts"),
         ("seed", "an override is written key=value"),
+        ("seed=[", r"the value of 'seed=\[' cannot be read as YAML"),
+        ("seed=-1", "seed = -1 must be from 0"),
+        ("evaluation.batch_size=0", "batch_size = 0 must be at least 1"),
+        ("optimisation.gradient_clip=-1", "gradient_clip = -1.0 must be positive, or null"),
     ],
 )  # fmt: skip
 def test_bad_values_say_what_would_work(override, words):

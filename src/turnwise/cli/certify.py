@@ -1,7 +1,6 @@
 """turnwise certify: does the answer change when the picture turns?"""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ def certify(args: argparse.Namespace) -> int:
     """Measure whether a model's answer is invariant under a group, in float64 and float32,
     with negative controls. Exit status 0 where the claim holds, 1 where it does not."""
     from turnwise.evaluation import certify as measure
-    from turnwise.files import write_whole
+    from turnwise.files import write_json
     from turnwise.groups import PlanarGroup
 
     if args.pictures < 2 or args.angles < 1:
@@ -49,7 +48,7 @@ def certify(args: argparse.Namespace) -> int:
     if output is None and Path(args.target).is_dir():
         output = Path(args.target) / "certificate.json"
     if output is not None:
-        write_whole(output, (json.dumps(certificate.plain(), indent=2) + "\n").encode())
+        write_json(output, certificate.plain())
         print(f"written to {output}")
     return 0 if certificate.holds else 1
 

@@ -38,11 +38,15 @@ def summary(result: dict[str, Any]) -> str:
     from turnwise.reports.tables import format_percent, text_table
 
     scores = [
-        [name.replace("_", " "), format_percent(Interval(**score), digits=2)]
+        [name.replace("_", " "), format_percent(Interval.kept(score), digits=2)]
         for name, score in result["scores"].items()
     ]
     classes = [
-        [c["name"], str(c["count"]), *(format_percent(c[k]) for k in ("recall", "precision", "f1"))]
+        [
+            c["name"],
+            str(c["count"]),
+            *(format_percent(float(c[k])) for k in ("recall", "precision", "f1")),
+        ]
         for c in result["classes"]
     ]
     turned = result["angles"]["accuracy"]

@@ -2,7 +2,7 @@
 
 Claimed, and tested to rounding error, is invariance under the elements of the group that map pixels
 to pixels; other angles are measured beside it.  A measurement counts only if its controls speak: it
-must condemn the same model when one corner of the picture is marked, different pictures must get
+must condemn the same model when one quadrant is inverted before it, different pictures must get
 different answers, and shuffled pixels must, too.
 """
 
@@ -150,21 +150,28 @@ def _controls(answer: Answer, group: PlanarGroup, images: Tensor) -> tuple[Contr
     """Three changes that no symmetry of the plane excuses."""
     before = answer(images)
     scale = before.abs().max()
-    marked = images.clone()
-    marked[..., : images.shape[-2] // 3, : images.shape[-1] // 4] += 1.0
-    mark = marked - images
     exact = group.grid_elements()
-    condemned = max(equivariance_errors(lambda x: answer(x + mark), group, images, elements=exact))
-    order = torch.randperm(mark[0, 0].numel(), generator=torch.Generator().manual_seed(0))
+    condemned = max(
+        equivariance_errors(lambda x: answer(_invert_quadrant(x)), group, images, elements=exact)
+    )
+    order = torch.randperm(images[0, 0].numel(), generator=torch.Generator().manual_seed(0))
     shuffled = images.flatten(2)[..., order.to(images.device)].view_as(images)
     return (
-        *((Control("the measure sees a marked corner", condemned),) if len(exact) > 1 else ()),
+        *((Control("the measure sees an inverted quadrant", condemned),) if len(exact) > 1 else ()),
         Control("other pictures, other answers", float((before - before[:1]).abs().max() / scale)),
         Control(
             "shuffled pixels, another answer",
             float((answer(shuffled) - before).abs().max() / scale),
         ),
     )
+
+
+def _invert_quadrant(images: Tensor) -> Tensor:
+    """1 − f in the upper left quarter, which no rotation and no mirror left and right respects."""
+    rows, cols = images.shape[-2] // 2, images.shape[-1] // 2
+    inverted = images.clone()
+    inverted[..., :rows, :cols] = 1 - images[..., :rows, :cols]
+    return inverted
 
 
 def _hash(model: nn.Module) -> str:

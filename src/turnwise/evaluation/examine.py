@@ -18,7 +18,7 @@ from turnwise.evaluation.predictions import (
     predict_over_angles,
     predict_over_group,
 )
-from turnwise.files import write_whole
+from turnwise.files import write_json
 from turnwise.groups import PlanarGroup
 from turnwise.models import load
 from turnwise.training.recipe import read_recipe
@@ -94,7 +94,7 @@ def examine_run(
         "times_examined": 1 + (before["times_examined"] if before else 0),
         **figures,
     }
-    write_whole(run / RESULT, (json.dumps(result, indent=2) + "\n").encode())
+    write_json(run / RESULT, result)
     return result
 
 

@@ -8,7 +8,7 @@ each draw is a weighted rank statistic of the one sorted list.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,11 @@ class Interval:
     value: float
     low: float
     high: float
+
+    @classmethod
+    def kept(cls, plain: Mapping[str, float | str]) -> "Interval":
+        """From what JSON keeps, where NaN is the word "nan"."""
+        return cls(*(float(plain[key]) for key in ("value", "low", "high")))
 
 
 @dataclass(frozen=True)

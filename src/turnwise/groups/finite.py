@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from turnwise.checks import InputError, require
+from turnwise.checks import InputError, require, require_kind
 
 LARGEST_ROTATIONS = 64  # beyond it tables grow and pixels cannot tell the elements apart
 GRID_GROUPS = ("C1", "C2", "C4", "D1", "D2", "D4")  # every element maps pixels to pixels
@@ -50,6 +50,7 @@ class PlanarGroup:
         """
         if isinstance(name, PlanarGroup):
             return name
+        require_kind(name, str, "a group's name")
         aliases = {"z2": "C1", "mz2": "D1", "Z2": "C1", "Z2M": "D1", "pm": "D1"}
         spelled = aliases.get(name, name)
         for pattern in (r"(?P<D>[CD])(?P<n>[1-9]\d*)", r"[pR](?P<n>[1-9]\d*)(?P<D>[mM]?)"):

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from turnwise.checks import InputError, require, require_known
+from turnwise.checks import InputError, require_kind, require_known, require_positive
 from turnwise.groups import PlanarGroup
 from turnwise.models.orbits import Orbit, orbit
 
@@ -33,9 +33,10 @@ class Task:
     image_size: int
 
     def __post_init__(self) -> None:
-        for what in ("num_classes", "in_chans", "image_size"):
-            value = getattr(self, what)
-            require(value >= 1, f"{what} = {value} must be at least 1.")
+        counts = {k: getattr(self, k) for k in ("num_classes", "in_chans", "image_size")}
+        for what, value in counts.items():
+            require_kind(value, int, what)
+        require_positive(**counts)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -103,9 +104,10 @@ def create_model(
             f"no weights of {name!r} are shipped; train one (turnwise train) and open its folder "
             "with turnwise.load(folder)."
         )
-    known = [*model_options(name), *(field.name for field in fields(Task))]
-    for option in options:
-        require_known(option, known, f"option of {name}")
+    own = model_options(name)
+    for option, value in options.items():
+        require_known(option, [*own, *(field.name for field in fields(Task))], f"option of {name}")
+        require_kind(value, type(own[option]), option)
     task = Task(PlanarGroup.named(group), num_classes, in_chans, image_size)
     combine = options.pop("combine", "mean")
     model = _families[name.removeprefix(ORBIT)](task, **options)

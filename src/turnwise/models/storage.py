@@ -16,7 +16,7 @@ from torch import nn
 
 import turnwise
 from turnwise.checks import InputError, require
-from turnwise.files import write_whole
+from turnwise.files import write_json, write_whole
 from turnwise.models.registry import config_of, create_model
 
 WEIGHTS, CONFIG, FORMAT = "model.safetensors", "config.json", 1
@@ -39,7 +39,7 @@ def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> P
     }
     folder = Path(folder)
     write_whole(folder / WEIGHTS, weights)
-    write_whole(folder / CONFIG, (json.dumps(description, indent=2) + "\n").encode())
+    write_json(folder / CONFIG, description)
     return folder
 
 

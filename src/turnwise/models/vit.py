@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require
+from turnwise.checks import require, require_positive
 from turnwise.geometry.sizes import exact_sizes, output_size, require_exact_size
 from turnwise.groups import PlanarGroup
 from turnwise.layers.normalise import Normalise
@@ -36,7 +36,7 @@ class VisionTransformer(nn.Module):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        require(depth >= 1, f"depth = {depth} must be at least 1.")
+        require_positive(patch=patch, width=width, depth=depth, heads=heads)
         require(0 <= drop_path < 1, f"drop_path = {drop_path} must be from 0 to below 1.")
         self.group = PlanarGroup.named("C1")  # what it promises: nothing
         self.image_size = task.image_size

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from turnwise.checks import require
 from turnwise.data import Pictures
 from turnwise.evaluation import Certificate
 from turnwise.evaluation.metrics import Interval
@@ -46,6 +47,8 @@ def comparison_page(
 ) -> str:
     """The page as HTML; `examples` are shown turning, `commands` repeat what was done."""
     certificates = {name: c.certificate for name, c in contestants.items()}
+    groups = sorted({c.group for c in certificates.values()})
+    require(len(groups) == 1, f"models are compared under one group, got {', '.join(groups)}.")
     return page(
         title,
         [
@@ -156,7 +159,7 @@ def _scores(contestants: Mapping[str, Contestant]) -> str:
     rows = []
     for name, c in contestants.items():
         scores = c.examination["scores"]
-        figures = [format_percent(Interval(**score)) for score in scores.values()]
+        figures = [format_percent(Interval.kept(score)) for score in scores.values()]
         agree = format_percent(c.examination["orbit_agreement"])
         turned = format_percent(c.examination["turn_agreement"])
         rows.append([name, *figures, agree, turned])

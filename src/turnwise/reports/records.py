@@ -6,7 +6,6 @@ them.  Lines are only ever added.
 
 import errno
 import json
-import math
 import os
 import platform
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from turnwise.checks import InputError, require
-from turnwise.files import cannot_write
+from turnwise.files import cannot_write, sayable
 
 Record = dict[str, Any]
 FIELDS = ("command", "commit", "machine", "date", "figures")
@@ -35,7 +34,7 @@ def append_record(path: Path, command: str, figures: Mapping[str, Any]) -> Recor
         "commit": code_version(Path(__file__).parent),
         "machine": machine_description(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "figures": _sayable(dict(figures)),
+        "figures": sayable(dict(figures)),
     }
     line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
     try:
@@ -124,17 +123,6 @@ def _append_whole(path: Path, line: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
     finally:
         os.close(descriptor)
-
-
-def _sayable(value: Any) -> Any:
-    """The same value in words that JSON has."""
-    if isinstance(value, Mapping):
-        return {str(key): _sayable(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_sayable(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def _parsed(line: str, place: str) -> Record:

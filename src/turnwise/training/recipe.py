@@ -20,7 +20,13 @@ from typing import Any
 
 import yaml
 
-from turnwise.checks import InputError, require, require_known
+from turnwise.checks import (
+    InputError,
+    require,
+    require_kind,
+    require_known,
+    require_positive,
+)
 from turnwise.data.augment import Augmentation
 
 
@@ -57,7 +63,9 @@ class OptimisationPart:
         require_known(self.optimiser, ("adamw", "sgd"), "optimiser")
         require_known(self.schedule, ("cosine", "constant"), "schedule")
         require(self.learning_rate > 0, f"learning_rate = {self.learning_rate} must be positive.")
-        require(self.batch_size >= 1, f"batch_size = {self.batch_size} must be at least 1.")
+        require_positive(batch_size=self.batch_size)
+        clip = self.gradient_clip
+        require(clip is None or clip > 0, f"gradient_clip = {clip} must be positive, or null.")
         require(
             0 <= self.label_smoothing < 1,
             f"label_smoothing = {self.label_smoothing} must be from 0 to below 1.",
@@ -80,8 +88,7 @@ class TrainerPart:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        require(self.max_epochs >= 1, f"max_epochs = {self.max_epochs} must be at least 1.")
-        require(self.devices >= 1, f"devices = {self.devices} must be at least 1.")
+        require_positive(max_epochs=self.max_epochs, devices=self.devices, num_nodes=self.num_nodes)
         known = ("32-true", "bf16-mixed", "16-mixed", "64-true")
         require_known(self.precision, known, "precision")
 
@@ -92,7 +99,7 @@ class EvaluationPart:
     batch_size: int = 256
 
     def __post_init__(self) -> None:
-        require(self.angles >= 1, f"angles = {self.angles} must be at least 1.")
+        require_positive(angles=self.angles, batch_size=self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,9 @@ class Recipe:
     trainer: TrainerPart = TrainerPart()
     evaluation: EvaluationPart = EvaluationPart()
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**32, f"seed = {self.seed} must be from 0 to 2^32 − 1.")
 
     def plain(self) -> dict[str, Any]:
         """As nested dictionaries of plain values, which YAML and checkpoints can hold."""
@@ -149,7 +159,10 @@ def _override(values: dict[str, Any], override: str) -> dict[str, Any]:
     )
     first, _, rest = key.partition(".")
     if not rest:
-        return {**values, first: yaml.safe_load(text)}
+        try:
+            return {**values, first: yaml.safe_load(text)}
+        except yaml.YAMLError:
+            raise InputError(f"the value of {override!r} cannot be read as YAML.") from None
     inner = values.get(first) or {}
     require(isinstance(inner, dict), f"{first!r} has no parts, so {key!r} cannot be set.")
     return {**values, first: _override(inner, f"{rest}={text}")}
@@ -205,11 +218,5 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return float(value)
         except ValueError:
             pass
-    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
-        return value
-    raise InputError(f"{where} must be {_spoken(kind)}, got {value!r}.")
-
-
-def _spoken(kind: type) -> str:
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    return names.get(kind, kind.__name__)
+    require_kind(value, kind, where)
+    return value

@@ -10,7 +10,6 @@ Only the train and validation splits are seen here; the test split belongs to `t
 """
 
 import errno
-import json
 import logging
 import os
 import platform
@@ -41,7 +40,7 @@ import turnwise
 from turnwise.checks import InputError, require
 from turnwise.data import Dataset, load_dataset
 from turnwise.data.batches import EvaluationBatches, TrainingBatches
-from turnwise.files import cannot_write, write_whole
+from turnwise.files import cannot_write, write_json, write_whole
 from turnwise.layers.normalise import Normalise
 from turnwise.models import create_model, save
 from turnwise.training.callbacks import (
@@ -223,8 +222,7 @@ def _start_folder(folder: Path, recipe: Recipe, dataset: Dataset, command: str) 
         "packages": {name: _version(name) for name in PACKAGES},
         "data": {"name": dataset.name, "provenance": dataset.provenance},
     }
-    text = json.dumps(environment, indent=2) + "\n"
-    write_whole(folder / "environment.json", text.encode())
+    write_json(folder / "environment.json", environment)
 
 
 def _version(package: str) -> str | None:
