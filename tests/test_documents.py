@@ -1,0 +1,66 @@
+"""What README and docs say is run: code, commands, links, tables."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnwise.cli.main import parse
+from turnwise.training.recipe import read_recipe
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+
+def blocks(path, language):
+    """The fenced blocks of one language; a fence closes what the one before it opened."""
+    parts = re.split(r"^```(\w*)\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    fenced = zip(parts[1::4], parts[2::4], strict=True)
+    return [code for name, code in fenced if name == language]
+
+
+PYTHON = [(page.name, code) for page in PAGES for code in blocks(page, "python")]
+COMMANDS = [
+    line.split("  #")[0]
+    for page in PAGES
+    for block in blocks(page, "")
+    for line in block.replace("\\\n", " ").splitlines()
+    if line.startswith("turnwise ")
+]
+
+
+@pytest.mark.parametrize(("page", "code"), PYTHON, ids=[page for page, _ in PYTHON])
+def test_python_runs(page, code):
+    exec(compile(code, page, "exec"), {})
+
+
+def test_there_is_python():
+    assert len(PYTHON) >= 3
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_is_understood(command, monkeypatch):
+    """Each turnwise command parses, and a recipe it names can be read with its settings."""
+    monkeypatch.chdir(REPOSITORY)
+    args = parse(shlex.split(command)[1:])
+    if args.command == "train" and args.recipe is not None and Path(args.recipe).is_file():
+        assert read_recipe(args.recipe, args.settings)
+
+
+def test_there_are_commands():
+    assert len(COMMANDS) >= 6
+
+
+@pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "CONTRIBUTING.md"], ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_the_table_is_made_from_the_records():
+    check = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py"), "--check"]
+    assert subprocess.run(check, check=False).returncode == 0, "run python benchmarks/tables.py"
