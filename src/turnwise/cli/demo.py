@@ -15,7 +15,7 @@ TITLE = "Turnwise: the same small model, with and without symmetry"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", default=OUTPUT, help=f"folder (default: {OUTPUT})")
-    parser.add_argument("--epochs", type=int, default=20, help="of training (default: 20)")
+    parser.add_argument("--epochs", type=int, default=24, help="of training (default: 24)")
 
 
 def demo(args: argparse.Namespace) -> int:

@@ -56,9 +56,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what the user got wrong becomes one line, never a traceback."""
     args = parse(argv)
-    # threads that spin while they wait starve each other as soon as another program wants the
-    # cores: an epoch of the demo then took 70 s instead of 4
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # OpenMP threads spin for a millisecond before they sleep; where another program wants the same
+    # cores they starve each other (two demos at once: over 40 s an epoch; so: 12 s; alone: 3 s)
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         return int(args.perform(args))
     except InputError as error:
