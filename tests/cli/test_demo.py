@@ -5,10 +5,9 @@ import io
 import json
 
 import pytest
-import torch
 
 import turnwise as library
-from turnwise.cli.demo import first_of_each, recipe_of
+from turnwise.cli.demo import recipe_of
 from turnwise.cli.main import main
 
 
@@ -65,11 +64,6 @@ def test_the_twins_differ_in_nothing_but_the_orbit():
     one, other = recipe_of("orbit_vit", 3).plain(), recipe_of("vit", 3).plain()
     assert {**one, "model": {**one["model"], "name": "vit"}} == other
     assert one["trainer"]["max_epochs"] == 3
-
-
-def test_the_first_picture_of_each_class():
-    labels = torch.tensor([7, 2, 2, 4, 7, 4])
-    assert first_of_each(labels, [2, 4, 7]).tolist() == [1, 3, 0]
 
 
 @pytest.mark.parametrize("epochs", [0, -3])

@@ -12,15 +12,17 @@ import torch
 from PIL import Image
 from torch import nn
 
+from turnwise.checks import InputError
 from turnwise.data import Pictures
 from turnwise.evaluation import certify, examine
 from turnwise.groups import PlanarGroup
 from turnwise.models import orbit
-from turnwise.reports.comparison import Contestant, comparison_page
+from turnwise.reports.comparison import Contestant, comparison_page, recognised_by_all
 from turnwise.reports.tables import format_error, format_percent
 
 CLASSES = ("<b>top & right</b>", "top left", "bottom left", "bottom right")
 TITLE = "Two models & one picture"
+NOTE = "Chosen & shown."
 COMMANDS = "turnwise demo --epochs 1 > log"
 
 
@@ -90,7 +92,8 @@ def contestants():
 @pytest.fixture(scope="module")
 def html(contestants):
     pictures, both = contestants
-    return comparison_page(TITLE, both, pictures.take(torch.tensor([0, 2])), CLASSES, COMMANDS)
+    examples = pictures.take(torch.tensor([0, 2]))
+    return comparison_page(TITLE, both, examples, CLASSES, note=NOTE, commands=COMMANDS)
 
 
 def test_both_models_get_their_verdict(html):
@@ -176,3 +179,33 @@ def test_nothing_is_loaded_from_anywhere(html):
     sources = Cells(html).sources
     assert sources
     assert all(source.startswith("data:") for source in sources)
+
+
+def test_how_the_examples_were_chosen_is_said(html):
+    assert "<p>Chosen &amp; shown.</p>" in html
+
+
+def test_examples_are_the_first_of_their_class_that_all_recognise():
+    """The second model always says 1; both are right on pictures 1 and 5, of one class."""
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    twice = Pictures(spots().images[labels], labels)
+
+    class AlwaysOne(BrightestQuadrant):
+        def forward(self, images):
+            return torch.eye(4)[1].repeat(len(images), 1)
+
+    models = [BrightestQuadrant(), AlwaysOne()]
+    assert recognised_by_all(models[:1], twice, count=3).tolist() == [0, 1, 2]
+    assert recognised_by_all(models, twice, count=3).tolist() == [1]
+
+
+def test_models_are_compared_under_one_group(contestants):
+    pictures, both = contestants
+    steady = both["steady"]
+    other = Contestant(
+        steady.model, steady.examination, certify(steady.model, "C2", torch.rand(2, 1, 8, 8))
+    )
+    with pytest.raises(InputError, match="under one group, got C2, C4"):
+        comparison_page(
+            TITLE, {"a": steady, "b": other}, pictures, CLASSES, note=NOTE, commands=COMMANDS
+        )

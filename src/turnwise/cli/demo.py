@@ -10,6 +10,7 @@ from turnwise.checks import require
 
 OUTPUT = "turnwise-demo"
 NAMES = {"equivariant": "orbit_vit", "ordinary": "vit"}
+NOTE = "The first test pictures, each of another class, that both models recognise when upright."
 TITLE = "Turnwise: the same small model, with and without symmetry"
 
 
@@ -25,7 +26,7 @@ def demo(args: argparse.Namespace) -> int:
     from turnwise.data.batches import to_unit
     from turnwise.evaluation import certify, examine_run
     from turnwise.models import load
-    from turnwise.reports.comparison import Contestant, comparison_page
+    from turnwise.reports.comparison import Contestant, comparison_page, recognised_by_all
     from turnwise.reports.page import write_page
     from turnwise.training.run import train
 
@@ -45,12 +46,16 @@ def demo(args: argparse.Namespace) -> int:
             target=name, pictures="validation pictures of digits",
         )  # fmt: skip
         contestants[name] = Contestant(trained, examination, certificate)
-    examples = digits.test.take(first_of_each(digits.test.labels, [2, 4, 7]))
     commands = (
         f"turnwise demo --epochs {args.epochs}\n\n" + recipe_of("orbit_vit", args.epochs).yaml()
     )
     page = output / "index.html"
-    write_page(page, comparison_page(TITLE, contestants, examples, digits.classes, commands))
+    models = [contestant.model for contestant in contestants.values()]
+    examples = digits.test.take(recognised_by_all(models, digits.test, count=3))
+    html = comparison_page(
+        TITLE, contestants, examples, digits.classes, note=NOTE, commands=commands
+    )
+    write_page(page, html)
     print(f"done in {time.monotonic() - start:.0f} s; open the page: {page.resolve()}")
     return 0
 
@@ -67,10 +72,3 @@ def recipe_of(model: str, epochs: int) -> Any:
             "trainer": {"max_epochs": epochs, "accelerator": "cpu"},
         }
     )
-
-
-def first_of_each(labels: Any, wanted: list[int]) -> Any:
-    """The index of the first picture of each wanted class."""
-    import torch
-
-    return torch.stack([(labels == label).nonzero()[0, 0] for label in wanted])

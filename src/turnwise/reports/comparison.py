@@ -1,17 +1,22 @@
 """One page that sets models side by side: turned pictures, curves over angles, certificates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Int64
+from torch import Tensor, nn
 
 from turnwise.checks import require
 from turnwise.data import Pictures
 from turnwise.evaluation import Certificate
 from turnwise.evaluation.metrics import Interval
-from turnwise.evaluation.predictions import equal_angles, predict_over_angles
+from turnwise.evaluation.predictions import (
+    equal_angles,
+    predict_over_angles,
+    predict_probabilities,
+)
 from turnwise.geometry.warps import turn_image
 from turnwise.reports.page import (
     Answer,
@@ -43,16 +48,22 @@ def comparison_page(
     contestants: Mapping[str, Contestant],
     examples: Pictures,
     classes: Sequence[str],
+    *,
+    note: str,
     commands: str,
 ) -> str:
-    """The page as HTML; `examples` are shown turning, `commands` repeat what was done."""
+    """The page as HTML; `examples` are shown turning, `note` says how they were chosen, and
+    `commands` repeat what was done."""
     certificates = {name: c.certificate for name, c in contestants.items()}
     groups = sorted({c.group for c in certificates.values()})
     require(len(groups) == 1, f"models are compared under one group, got {', '.join(groups)}.")
     return page(
         title,
         [
-            Section("Turn the picture", _strips(contestants, examples, classes)),
+            Section(
+                "Turn the picture",
+                paragraph_html(note) + _strips(contestants, examples, classes),
+            ),
             Section("Accuracy against angle", _angles(contestants)),
             Section("Certificate", _certificates(certificates)),
             Section("Scores on the test split", _scores(contestants)),
@@ -80,6 +91,19 @@ def _quarters(examination: Mapping[str, Any]) -> dict[float, float]:
     angles = examination["angles"]
     by_angle = dict(zip(angles["degrees"], angles["accuracy"], strict=True))
     return {degrees: a for degrees, a in by_angle.items() if degrees % 90 == 0}
+
+
+def recognised_by_all(
+    models: Iterable[nn.Module], pictures: Pictures, count: int
+) -> Int64[Tensor, " chosen"]:
+    """The first pictures, each of another class, that all models recognise when upright."""
+    right = torch.ones(len(pictures), dtype=torch.bool)
+    for model in models:
+        right &= predict_probabilities(model, pictures).argmax(-1) == pictures.labels
+    chosen: dict[int, int] = {}
+    for index in right.nonzero()[:, 0].tolist():
+        chosen.setdefault(int(pictures.labels[index]), index)
+    return torch.tensor(list(chosen.values())[:count], dtype=torch.long)
 
 
 def _strips(
