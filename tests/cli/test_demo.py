@@ -54,6 +54,12 @@ def test_both_are_runs_like_any_other(demo):
         assert library.load(run).config.name == model
 
 
+def test_the_outcome_is_told(demo):
+    said = demo[2]
+    assert "the equivariant model: " in said and ", invariant under C4" in said
+    assert "the ordinary model: " in said and ", NOT invariant under C4" in said
+
+
 def test_the_verdicts_are_on_the_page(demo):
     page = (demo[0] / "index.html").read_text()
     assert page.count("NOT INVARIANT under C4") == 1

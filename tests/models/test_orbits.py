@@ -1,5 +1,8 @@
 """Law, witness, control, definition of the orbit; around anything that classifies."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -111,3 +114,19 @@ def test_preprocessing_is_that_of_the_model_inside():
     assert torch.equal(model.preprocess(images), model.model.preprocess(images))
     assert torch.equal(orbit(lopsided(), "C4").preprocess(images), images)
     assert model.exact_size(9) == (8, 12)
+
+
+COMPILED = """
+import torch, turnwise
+model = turnwise.create_model("orbit_vit", group="D4", width=16, depth=1, heads=2, image_size=8)
+model = model.double().eval()
+compiled = torch.compile(model, backend="eager", fullgraph=True)
+images = torch.rand(2, 1, 8, 8, dtype=torch.float64)
+torch.testing.assert_close(compiled(images), model(images))
+turnwise.assert_equivariant(compiled, "D4", images)
+"""
+
+
+def test_law_compiled_in_one_graph():
+    """In a process of its own: the run-time type checks of the tests would break the graph."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)

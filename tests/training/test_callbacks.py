@@ -21,7 +21,7 @@ def trainer(**facts):
     optimiser = types.SimpleNamespace(param_groups=[{"lr": 0.1}])
     defaults = {
         "global_step": 7, "current_epoch": 0, "global_rank": 0, "is_global_zero": True,
-        "num_training_batches": 100, "max_epochs": 9, "optimizers": [optimiser],
+        "num_training_batches": 100, "max_epochs": 9, "progress_bar_callback": None, "optimizers": [optimiser],
         "callback_metrics": {"train_loss": torch.tensor(1.5), "val_loss": torch.tensor(2.0),
                              "val_accuracy": torch.tensor(0.25)},
     }  # fmt: skip
@@ -60,7 +60,7 @@ def test_the_table_drops_what_a_resumed_run_repeats(tmp_path):
     assert rows[0]["val_accuracy"] == "0.25"
 
 
-def test_a_line_per_epoch_where_there_is_no_terminal(tmp_path, capsys):
+def test_a_line_per_epoch_where_there_is_no_progress_bar(tmp_path, capsys):
     table = EpochTable(tmp_path / "m.csv")
     table.on_train_epoch_start(trainer(), None)
     table.on_train_epoch_end(trainer(), None)

@@ -46,6 +46,7 @@ def demo(args: argparse.Namespace) -> int:
             target=name, pictures="validation pictures of digits",
         )  # fmt: skip
         contestants[name] = Contestant(trained, examination, certificate)
+        print(outcome(name, examination, certificate.holds), flush=True)
     commands = (
         f"turnwise demo --epochs {args.epochs}\n\n" + recipe_of("orbit_vit", args.epochs).yaml()
     )
@@ -58,6 +59,16 @@ def demo(args: argparse.Namespace) -> int:
     write_page(page, html)
     print(f"done in {time.monotonic() - start:.0f} s; open the page: {page.resolve()}")
     return 0
+
+
+def outcome(name: str, examination: dict[str, Any], invariant: bool) -> str:
+    """One line on how a model did."""
+    turned = examination["angles"]["accuracy"]
+    verdict = "invariant" if invariant else "NOT invariant"
+    return (
+        f"the {name} model: {100 * turned[0]:.1f} % right upright, {100 * min(turned):.1f} % at the "
+        f"worst of {len(turned)} angles, {verdict} under {examination['group']}"
+    )
 
 
 def recipe_of(model: str, epochs: int) -> Any:

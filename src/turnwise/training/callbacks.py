@@ -63,7 +63,7 @@ class StopAtNonsense(Callback):
 
 
 class EpochTable(Callback):
-    """One row per epoch in metrics.csv, kept through a resumption; and on a plain output, a line.
+    """One row per epoch in metrics.csv, kept through a resumption; without a bar, also a line.
 
     (Lightning's own CSV logger deletes the table of the run that it continues.)
     """
@@ -96,7 +96,7 @@ class EpochTable(Callback):
         writer.writeheader()
         writer.writerows(self.rows)
         write_whole(self.path, text.getvalue().encode())
-        if not sys.stderr.isatty():
+        if trainer.progress_bar_callback is None:
             print(
                 f"epoch {row['epoch'] + 1}/{trainer.max_epochs}: "
                 f"train loss {row['train_loss']:.4f}, validation loss {row['val_loss']:.4f}, "

@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,6 @@ from turnwise.training.callbacks import (
 from turnwise.training.classifier import Classifier
 from turnwise.training.recipe import Recipe
 
-PACKAGES = ("turnwise", "torch", "lightning", "torchmetrics", "numpy", "safetensors", "pillow")
 WRITE_ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
 FOLDER_VARIABLE = "TURNWISE_RUN_FOLDER"  # tells the processes of one run which folder is theirs
 
@@ -174,7 +173,7 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
         average = get_ema_multi_avg_fn(recipe.optimisation.ema)
         callbacks.append(WeightAveraging(multi_avg_fn=average))
     callbacks += [EpochTable(folder / "metrics.csv"), checkpoint]
-    show = sys.stderr.isatty()
+    show = sys.stdout.isatty()
     if show:
         callbacks.append(TQDMProgressBar(leave=False))
     loggers: list[Logger] = []
@@ -216,20 +215,14 @@ def _start_folder(folder: Path, recipe: Recipe, dataset: Dataset, command: str) 
     write_whole(folder / "recipe.yaml", recipe.yaml().encode())
     environment = {
         "command": command,
+        "turnwise": turnwise.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {d.name: d.version for d in sorted(distributions(), key=lambda d: d.name)},
         "data": {"name": dataset.name, "provenance": dataset.provenance},
     }
     write_json(folder / "environment.json", environment)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return turnwise.__version__ if package == "turnwise" else None
 
 
 @contextmanager
