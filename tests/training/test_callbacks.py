@@ -21,7 +21,8 @@ def trainer(**facts):
     optimiser = types.SimpleNamespace(param_groups=[{"lr": 0.1}])
     defaults = {
         "global_step": 7, "current_epoch": 0, "global_rank": 0, "is_global_zero": True,
-        "num_training_batches": 100, "max_epochs": 9, "progress_bar_callback": None, "optimizers": [optimiser],
+        "num_training_batches": 100, "max_epochs": 9, "progress_bar_callback": None,
+        "optimizers": [optimiser],
         "callback_metrics": {"train_loss": torch.tensor(1.5), "val_loss": torch.tensor(2.0),
                              "val_accuracy": torch.tensor(0.25)},
     }  # fmt: skip

@@ -66,8 +66,8 @@ def outcome(name: str, examination: dict[str, Any], invariant: bool) -> str:
     turned = examination["angles"]["accuracy"]
     verdict = "invariant" if invariant else "NOT invariant"
     return (
-        f"the {name} model: {100 * turned[0]:.1f} % right upright, {100 * min(turned):.1f} % at the "
-        f"worst of {len(turned)} angles, {verdict} under {examination['group']}"
+        f"the {name} model: {100 * turned[0]:.1f} % right upright, {100 * min(turned):.1f} % "
+        f"at the worst of {len(turned)} angles, {verdict} under {examination['group']}"
     )
 
 
