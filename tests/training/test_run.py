@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -177,3 +178,39 @@ def test_a_batch_that_does_not_split_over_the_processes(tmp_path, recipe_file):
 def test_the_resolved_recipe_is_plain_yaml(tmp_path, quick):
     run = train(quick("trainer.max_epochs=1"), tmp_path / "run")
     assert yaml.safe_load((run / "recipe.yaml").read_text())["optimisation"]["schedule"] == "cosine"
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"PK\x03\x04 cut short"])
+def test_a_damaged_checkpoint_is_refused(tmp_path, quick, content):
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    last.parent.mkdir()
+    last.write_bytes(content)
+    with pytest.raises(InputError, match=r"last\.ckpt is damaged or no checkpoint"):
+        train(quick(), tmp_path, resume=True)
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path, quick):
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    last.parent.mkdir()
+    torch.save({"state_dict": Path}, last)  # a class is enough to be refused
+    with pytest.raises(InputError, match=r"last\.ckpt is damaged or no checkpoint"):
+        train(quick(), tmp_path, resume=True)
+
+
+def test_an_interruption_keeps_what_can_be_resumed(tmp_path, recipe_file):
+    """Ctrl-C after an epoch: status 130, one line, and the run can be continued."""
+    run = tmp_path / "run"
+    words = (recipe_file, "optimisation.batch_size=20", "--output", run)
+    process = subprocess.Popen(
+        command(*words), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoints" / "last.ckpt").is_file() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "turnwise train: interrupted" in said
+    assert "Traceback" not in said
+    subprocess.run(command("--resume", run), check=True, env=ENVIRONMENT, capture_output=True)
+    assert len(rows(run)) == 4

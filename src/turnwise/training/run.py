@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import lightning
@@ -130,9 +131,11 @@ def train(
     With `resume`, continue from the last whole checkpoint in `folder`.  A run that fails before its
     first epoch is complete leaves nothing behind.
     """
-    folder = Path(os.environ.get(FOLDER_VARIABLE, folder))
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or folder)
     last = folder / "checkpoints" / "last.ckpt"
-    require(not resume or last.is_file(), f"{folder} has no {last.name} to resume from.")
+    if resume:
+        require(last.is_file(), f"{folder} has no {last.name} to resume from.")
+        read_checkpoint(last)
     require(
         resume or _is_follower() or not folder.exists(),
         f"{folder} exists; choose another --output, or continue it with --resume {folder}.",
@@ -147,15 +150,13 @@ def train(
             module = Classifier(model, recipe, len(dataset.classes))
             if recipe.trainer.compile:
                 model.compile()
-            with _quiet():
+            with _quiet(), _interruptible(trainer):
                 trainer.fit(
                     module,
                     datamodule=SplitBatches(dataset, recipe),
                     ckpt_path=str(last) if resume else None,
                     weights_only=True,
                 )
-        if trainer.interrupted:
-            raise KeyboardInterrupt
         if trainer.is_global_zero:
             best = folder / "checkpoints" / "best.ckpt"
             save(_with_weights(model, best), folder / "model", classes=dataset.classes)
@@ -199,10 +200,34 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
 
 
 def _with_weights(model: nn.Module, checkpoint: Path) -> nn.Module:
-    state = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    state = read_checkpoint(checkpoint)["state_dict"]
     own = {key.removeprefix("model."): v for key, v in state.items() if key.startswith("model.")}
     model.load_state_dict(own)
     return model
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What Lightning kept, as tensors and plain values; nothing in the file is executed."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, UnpicklingError, EOFError) as error:
+        raise InputError(f"{path} is damaged or no checkpoint; train again.") from error
+    require(
+        isinstance(checkpoint, dict) and "state_dict" in checkpoint,
+        f"{path} holds no weights; train again.",
+    )
+    return dict(checkpoint)
+
+
+@contextmanager
+def _interruptible(trainer: lightning.Trainer) -> Iterator[None]:
+    """Lightning ends the process on Ctrl-C; here it is an interruption like any other."""
+    try:
+        yield
+    except SystemExit:
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _is_follower() -> bool:
