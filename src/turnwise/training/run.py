@@ -10,12 +10,9 @@ Only the train and validation splits are seen here; the test split belongs to `t
 """
 
 import errno
-import logging
 import os
 import platform
 import shutil
-import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import distributions
@@ -25,64 +22,21 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import (
-    Callback,
-    ModelCheckpoint,
-    TQDMProgressBar,
-    WeightAveraging,
-)
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 import turnwise
 from turnwise.checks import InputError, require
 from turnwise.data import Dataset, load_dataset
-from turnwise.data.batches import EvaluationBatches, TrainingBatches
 from turnwise.files import cannot_write, write_json, write_whole
 from turnwise.layers.normalise import Normalise
 from turnwise.models import create_model, save
-from turnwise.training.callbacks import (
-    EpochTable,
-    RepeatableSteps,
-    StopAtNonsense,
-    WholeCheckpoints,
-)
 from turnwise.training.classifier import Classifier
 from turnwise.training.recipe import Recipe
+from turnwise.training.trainer import SplitBatches, interruptible, make_trainer, quiet
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
 FOLDER_VARIABLE = "TURNWISE_RUN_FOLDER"  # tells the processes of one run which folder is theirs
-
-
-class SplitBatches(lightning.LightningDataModule):
-    """Train and validation batches on the device of this process; it never holds a test split."""
-
-    def __init__(self, dataset: Dataset, recipe: Recipe) -> None:
-        super().__init__()
-        self.train, self.val, self.recipe = dataset.train, dataset.val, recipe
-
-    def train_dataloader(self) -> TrainingBatches:
-        return TrainingBatches(
-            self.train,
-            self.recipe.optimisation.batch_size,
-            augmentation=self.recipe.data.augment,
-            seed=self.recipe.seed,
-            **self._place(),
-        )
-
-    def val_dataloader(self) -> EvaluationBatches:
-        return EvaluationBatches(self.val, self.recipe.evaluation.batch_size, **self._place())
-
-    def _place(self) -> dict[str, Any]:
-        assert self.trainer is not None
-        return {
-            "device": self.trainer.strategy.root_device,
-            "rank": self.trainer.global_rank,
-            "world": self.trainer.world_size,
-        }
 
 
 def next_folder(parent: Path) -> Path:
@@ -145,12 +99,12 @@ def train(
     with _cleaned_up(folder, keep=last):
         _start_folder(folder, recipe, dataset, command)
         with _shared_folder(folder):
-            with _quiet():
+            with quiet():
                 trainer = make_trainer(recipe, folder)
             module = Classifier(model, recipe, len(dataset.classes))
             if recipe.trainer.compile:
                 model.compile()
-            with _quiet(), _interruptible(trainer):
+            with quiet(), interruptible(trainer):
                 trainer.fit(
                     module,
                     datamodule=SplitBatches(dataset, recipe),
@@ -161,42 +115,6 @@ def train(
             best = folder / "checkpoints" / "best.ckpt"
             save(_with_weights(model, best), folder / "model", classes=dataset.classes)
     return folder
-
-
-def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
-    """The Lightning Trainer of a recipe: it loops, distributes, saves and shows progress."""
-    checkpoint = ModelCheckpoint(
-        dirpath=folder / "checkpoints", filename="best", monitor="val_accuracy", mode="max",
-        save_last=True, save_on_train_epoch_end=True, enable_version_counter=False,
-    )  # fmt: skip
-    callbacks: list[Callback] = [RepeatableSteps(recipe.seed), StopAtNonsense()]
-    if recipe.optimisation.ema is not None:
-        average = get_ema_multi_avg_fn(recipe.optimisation.ema)
-        callbacks.append(WeightAveraging(multi_avg_fn=average))
-    callbacks += [EpochTable(folder / "metrics.csv"), checkpoint]
-    show = sys.stdout.isatty()
-    if show:
-        callbacks.append(TQDMProgressBar(leave=False))
-    loggers: list[Logger] = []
-    try:
-        loggers.append(TensorBoardLogger(folder, name="tensorboard", version=""))
-    except ModuleNotFoundError:
-        print("TensorBoard files are not written: tensorboardX is not installed.", file=sys.stderr)
-    part = recipe.trainer
-    several = part.devices * part.num_nodes > 1
-    try:
-        return lightning.Trainer(
-            max_epochs=part.max_epochs, accelerator=part.accelerator, devices=part.devices,
-            num_nodes=part.num_nodes, precision=part.precision,  # type: ignore[arg-type]
-            strategy="ddp" if several and part.strategy == "auto" else part.strategy,
-            gradient_clip_val=recipe.optimisation.gradient_clip, callbacks=callbacks,
-            deterministic=part.deterministic or None,
-            logger=loggers, plugins=[WholeCheckpoints()], enable_progress_bar=show,
-            enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=10,
-        )  # fmt: skip
-    except (MisconfigurationException, ModuleNotFoundError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"these trainer settings cannot be used here: {reason}") from error
 
 
 def _with_weights(model: nn.Module, checkpoint: Path) -> nn.Module:
@@ -217,17 +135,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         f"{path} holds no weights; train again.",
     )
     return dict(checkpoint)
-
-
-@contextmanager
-def _interruptible(trainer: lightning.Trainer) -> Iterator[None]:
-    """Lightning ends the process on Ctrl-C; here it is an interruption like any other."""
-    try:
-        yield
-    except SystemExit:
-        if trainer.interrupted:
-            raise KeyboardInterrupt from None
-        raise
 
 
 def _is_follower() -> bool:
@@ -273,18 +180,3 @@ def _shared_folder(folder: Path) -> Iterator[None]:
     finally:
         if mine:
             del os.environ[FOLDER_VARIABLE]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Lightning's remarks about what it found; its errors and our own lines stay."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"lightning\..*")
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-            yield
-    finally:
-        logger.setLevel(level)

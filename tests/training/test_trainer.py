@@ -1,0 +1,55 @@
+"""What the Trainer is told, and which splits it is given."""
+
+import pytest
+
+from turnwise.checks import InputError
+from turnwise.data import load_dataset
+from turnwise.training.trainer import SplitBatches, interruptible, make_trainer, quiet
+
+
+def build(recipe, folder):
+    with quiet():
+        return make_trainer(recipe, folder)
+
+
+def test_selection_is_by_validation_accuracy(tmp_path, quick):
+    checkpoint = build(quick(), tmp_path).checkpoint_callback
+    assert (checkpoint.monitor, checkpoint.mode) == ("val_accuracy", "max")
+
+
+def test_the_trainer_never_holds_a_test_split(quick):
+    dataset = load_dataset("digits")
+    held = vars(SplitBatches(dataset, quick())).values()
+    assert any(part is dataset.val for part in held)
+    assert not any(part is dataset.test or part is dataset for part in held)
+
+
+def test_settings_reach_the_trainer(tmp_path, quick):
+    trainer = build(quick("trainer.max_epochs=7", "optimisation.gradient_clip=0.5"), tmp_path)
+    assert (trainer.max_epochs, trainer.gradient_clip_val) == (7, 0.5)
+
+
+def test_several_devices_train_with_ddp(tmp_path, quick):
+    assert type(build(quick("trainer.devices=2"), tmp_path).strategy).__name__ == "DDPStrategy"
+
+
+def test_weights_are_averaged_only_where_asked(tmp_path, quick):
+    def names(*overrides):
+        return [type(c).__name__ for c in build(quick(*overrides), tmp_path).callbacks]
+
+    assert "WeightAveraging" not in names()
+    assert "WeightAveraging" in names("optimisation.ema=0.9")
+
+
+def test_settings_that_cannot_be_used_are_one_line(tmp_path, quick):
+    with pytest.raises(InputError, match=r"^these trainer settings cannot be used here: .*gpu"):
+        build(quick("trainer.accelerator=gpu"), tmp_path)
+
+
+def test_ctrl_c_is_an_interruption_and_other_exits_are_not(tmp_path, quick):
+    trainer = build(quick(), tmp_path)
+    with pytest.raises(SystemExit), interruptible(trainer):
+        raise SystemExit(3)
+    trainer.state.status = "interrupted"
+    with pytest.raises(KeyboardInterrupt), interruptible(trainer):
+        raise SystemExit(1)
