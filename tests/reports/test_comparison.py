@@ -195,8 +195,8 @@ def test_examples_are_the_first_of_their_class_that_all_recognise():
             return torch.eye(4)[1].repeat(len(images), 1)
 
     models = [BrightestQuadrant(), AlwaysOne()]
-    assert recognised_by_all(models[:1], twice, count=3).tolist() == [0, 1, 2]
-    assert recognised_by_all(models, twice, count=3).tolist() == [1]
+    assert recognised_by_all(models[:1], twice, [2, 0]).tolist() == [2, 0]
+    assert recognised_by_all(models, twice, [2, 1, 0]).tolist() == [1]
 
 
 def test_models_are_compared_under_one_group(contestants):

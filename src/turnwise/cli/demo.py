@@ -10,7 +10,8 @@ from turnwise.checks import require
 
 OUTPUT = "turnwise-demo"
 NAMES = {"equivariant": "orbit_vit", "ordinary": "vit"}
-NOTE = "The first test pictures, each of another class, that both models recognise when upright."
+SHOWN = (2, 4, 7)
+NOTE = "The first test pictures of 2, 4 and 7 that both models recognise when upright."
 TITLE = "Turnwise: the same small model, with and without symmetry"
 
 
@@ -52,7 +53,7 @@ def demo(args: argparse.Namespace) -> int:
     )
     page = output / "index.html"
     models = [contestant.model for contestant in contestants.values()]
-    examples = digits.test.take(recognised_by_all(models, digits.test, count=3))
+    examples = digits.test.take(recognised_by_all(models, digits.test, SHOWN))
     html = comparison_page(
         TITLE, contestants, examples, digits.classes, note=NOTE, commands=commands
     )

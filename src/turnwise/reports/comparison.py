@@ -94,16 +94,14 @@ def _quarters(examination: Mapping[str, Any]) -> dict[float, float]:
 
 
 def recognised_by_all(
-    models: Iterable[nn.Module], pictures: Pictures, count: int
+    models: Iterable[nn.Module], pictures: Pictures, classes: Sequence[int]
 ) -> Int64[Tensor, " chosen"]:
-    """The first pictures, each of another class, that all models recognise when upright."""
+    """The first picture of each of `classes` that all models recognise when upright."""
     right = torch.ones(len(pictures), dtype=torch.bool)
     for model in models:
         right &= predict_probabilities(model, pictures).argmax(-1) == pictures.labels
-    chosen: dict[int, int] = {}
-    for index in right.nonzero()[:, 0].tolist():
-        chosen.setdefault(int(pictures.labels[index]), index)
-    return torch.tensor(list(chosen.values())[:count], dtype=torch.long)
+    found = [(right & (pictures.labels == label)).nonzero()[:1, 0] for label in classes]
+    return torch.cat(found)
 
 
 def _strips(
