@@ -132,12 +132,19 @@ def _given_splits(folder: Path) -> dict[str, Path] | None:
     return {"train": names["train"], "test": names["test"]} | ({"val": val[0]} if val else {})
 
 
-def _shared(parts: Sequence[Pictures]) -> str:
-    """How many pictures occur in more than one of the given splits, as a clause, or nothing."""
-    ends = [len(parts[0]), len(parts[0]) + len(parts[1])]
-    groups = same_content(torch.cat([part.images for part in parts]))
-    crossing = sum(len({sum(p >= end for end in ends) for p in group}) > 1 for group in groups)
-    return f", {crossing} pictures are in more than one split" if crossing else ""
+def _require_disjoint(parts: dict[str, Pictures], listed: dict[str, dict[str, list[Path]]]) -> None:
+    """Refuse splits that share a picture, by content: a model would be tested on what it knows."""
+    origin = [
+        (split, path) for split in parts for group in listed[split].values() for path in group
+    ]
+    for group in same_content(torch.cat([part.images for part in parts.values()])):
+        (first, one), others = origin[group[0]], [origin[position] for position in group[1:]]
+        leaks = [path for split, path in others if split != first]
+        require(
+            not leaks,
+            f"{one} and {''.join(map(str, leaks[:1]))} are the same picture in two splits; "
+            "remove one of them, and any other that is in both.",
+        )
 
 
 def _read_given(
@@ -164,6 +171,7 @@ def _read_given(
         [p for groups in listed.values() for g in groups.values() for p in g], *wishes
     )
     parts = {split: _read(groups, form) for split, groups in listed.items()}
+    _require_disjoint(parts, listed)
     if "val" not in parts:
         train = parts["train"]
         val = _val_share(train, VAL_SHARE, val_fraction)
@@ -173,7 +181,7 @@ def _read_given(
     how = (
         "split as given" if "val" in found else f"test as given, val cut from train by seed {seed}"
     )
-    return classes, ordered, how + _shared(ordered)
+    return classes, ordered, how
 
 
 def read_folder(
