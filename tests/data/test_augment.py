@@ -157,9 +157,9 @@ def test_definition():
         ({"rotation": -1.0}, r"rotation = -1\.0 must be 0 to 180 degrees\."),
         ({"rotation": 181.0}, r"rotation = 181\.0 must be 0 to 180 degrees\."),
         ({"rotation": math.nan}, "rotation = nan must be 0 to 180"),
-        ({"shift": -0.5}, r"shift = -0\.5 must not be negative\."),
-        ({"scale": -0.1}, r"scale = -0\.1 must not be negative\."),
-        ({"noise": -0.1}, r"noise = -0\.1 must not be negative\."),
+        ({"shift": -0.5}, r"shift = -0\.5 must be finite and not negative\."),
+        ({"scale": -0.1}, r"scale = -0\.1 must be finite and not negative\."),
+        ({"noise": -0.1}, r"noise = -0\.1 must be finite and not negative\."),
     ],
 )
 def test_out_of_range(how, words):

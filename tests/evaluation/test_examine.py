@@ -164,7 +164,7 @@ def test_a_damaged_record_is_not_believed(run, content):
 def test_a_damaged_record_is_found_before_the_test_split_is_seen(run, monkeypatch):
     (run / "test.json").write_text("{")
     module = import_module("turnwise.evaluation.examine")
-    monkeypatch.setattr(module, "load_recipe_data", None)  # a call would fail
+    monkeypatch.setattr(module, "load_run_data", None)  # a call would fail
     with pytest.raises(InputError, match="is damaged"):
         examine_run(run)
 

@@ -1,6 +1,7 @@
 """turnwise demo: two small models on the embedded digits, side by side, on one page."""
 
 import argparse
+import json
 import shutil
 import time
 from pathlib import Path
@@ -38,7 +39,7 @@ def demo(args: argparse.Namespace) -> int:
     for name, model in NAMES.items():
         print(f"training the {name} model ({model}, {args.epochs} epochs)", flush=True)
         run = output / name
-        shutil.rmtree(run, ignore_errors=True)
+        clear_earlier_demo(run)
         train(recipe_of(model, args.epochs), run, command=f"turnwise demo --epochs {args.epochs}")
         examination = examine_run(run)
         trained = load(run)
@@ -60,6 +61,21 @@ def demo(args: argparse.Namespace) -> int:
     write_page(page, html)
     print(f"done in {time.monotonic() - start:.0f} s; open the page: {page.resolve()}")
     return 0
+
+
+def clear_earlier_demo(run: Path) -> None:
+    """Remove what an earlier demo left in this place, and nothing else."""
+    if not run.exists():
+        return
+    try:
+        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        environment = {}
+    require(
+        str(environment.get("command")).startswith("turnwise demo"),
+        f"{run} exists and is not an earlier demo; choose another --output.",
+    )
+    shutil.rmtree(run)
 
 
 def outcome(name: str, examination: dict[str, Any], invariant: bool) -> str:

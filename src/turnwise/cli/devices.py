@@ -12,7 +12,7 @@ def chosen_device(name: str) -> Any:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=name).tolist()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InputError(f"device {name!r} cannot be used here; try auto or cpu.") from error
     return torch.device(name)

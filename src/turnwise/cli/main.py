@@ -5,6 +5,7 @@ Each command is one function: parsed arguments in, exit status out; its docstrin
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -59,10 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     # OpenMP threads spin for a millisecond before they sleep; where another program wants the same
     # cores they starve each other (two demos at once: over 40 s an epoch; so: 12 s; alone: 3 s)
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ° or ≤ shows a question mark
     try:
         return int(args.perform(args))
     except InputError as error:
         print(f"turnwise {args.command}: {error}", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print(f"turnwise {args.command}: out of memory; take fewer or smaller.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"turnwise {args.command}: interrupted", file=sys.stderr)
@@ -70,3 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """torch says so in several ways, on the CPU and on a GPU."""
+    words = ("out of memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)

@@ -35,9 +35,10 @@ def predict(args: argparse.Namespace) -> int:
     options = config_of(model).options
     classes = getattr(model, "classes", ()) or [str(c) for c in range(options["num_classes"])]
     files = _files(args.pictures)
+    quiet = len(files) <= CHUNK or not sys.stderr.isatty()
     rows = []
     with torch.no_grad():
-        for start in tqdm(range(0, len(files), CHUNK), disable=len(files) <= CHUNK, leave=False):
+        for start in tqdm(range(0, len(files), CHUNK), disable=quiet, leave=False):
             chunk = files[start : start + CHUNK]
             images = [read_picture(f, options["image_size"], options["in_chans"]) for f in chunk]
             seen = model.preprocess(to_unit(torch.stack(images)).to(device))  # type: ignore[operator]
@@ -62,7 +63,9 @@ def _files(given: list[str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+            inside = sorted(
+                p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()
+            )
             require(bool(inside), f"{path} holds no pictures ({', '.join(SUFFIXES)}).")
             found += inside
         elif path.is_file():

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from turnwise.checks import InputError
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="a run folder made by turnwise train")
@@ -27,7 +29,10 @@ def test(args: argparse.Namespace) -> int:
         )
     else:
         print("already tested; this is the kept result (--again repeats the test):")
-    print(summary(result))
+    try:
+        print(summary(result))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{args.run}/test.json is damaged; remove it to test again.") from error
     print(f"\nkept in {Path(args.run) / 'test.json'}")
     return 0
 

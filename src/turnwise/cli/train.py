@@ -49,6 +49,11 @@ def _sources(args: argparse.Namespace) -> tuple[str, list[str], Path | None]:
             raise InputError("give a recipe (recipes/*.yaml), or --resume RUN.")
         return args.recipe, args.settings, Path(args.output) if args.output else None
     require(args.output is None, "--resume continues in its own folder; leave --output out.")
-    given = [args.recipe] if args.recipe else []
+    settings = [*([args.recipe] if args.recipe else []), *args.settings]
+    for setting in settings:
+        require(
+            setting.startswith("trainer."),
+            f"a resumed run keeps its recipe; only trainer.* can be set anew, got {setting!r}.",
+        )
     run = Path(args.resume)
-    return str(run / "recipe.yaml"), given + args.settings, run
+    return str(run / "recipe.yaml"), settings, run

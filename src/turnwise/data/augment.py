@@ -3,6 +3,7 @@
 All draws for a batch come from one generator: the same state gives the same pictures.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -35,9 +36,8 @@ class Augmentation:
     def __post_init__(self) -> None:
         require(0 <= self.rotation <= 180, f"rotation = {self.rotation} must be 0 to 180 degrees.")
         for what in ("shift", "scale", "noise"):
-            require(
-                getattr(self, what) >= 0, f"{what} = {getattr(self, what)} must not be negative."
-            )
+            value = getattr(self, what)
+            require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
 
     @property
     def moves(self) -> bool:

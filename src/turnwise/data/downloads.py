@@ -2,10 +2,12 @@
 
 import hashlib
 import http.client
+import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tqdm import tqdm
@@ -18,6 +20,10 @@ from turnwise.files import cannot_write
 TIMEOUT = 30.0  # seconds without a byte
 ATTEMPTS = 3  # a cut connection is taken up again this often
 _BLOCK = 1 << 18
+_CUT = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
+
+if sys.platform != "win32":
+    import fcntl
 
 
 class _TransferError(Exception):
@@ -81,7 +87,7 @@ def _transfer(url: str, part: Path, name: str) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _attempt(url, part, name)
-        except (_TransferError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        except (_TransferError, *_CUT) as error:
             if attempt == ATTEMPTS:
                 raise _TransferError(str(error) or type(error).__name__) from None
         except urllib.error.HTTPError as error:
@@ -106,6 +112,24 @@ def fetch(download: Download, folder: Path, missing: Sequence[str] = ()) -> Path
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(path, error, ANOTHER_CACHE) from None
+    with _alone(path):
+        return path if path.exists() else _fetch(download, path, folder, missing)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process fetches, the others of a distributed run wait and then find the file."""
+    place = path.with_name(f".{path.name}.lock")
+    with place.open("w") as lock:
+        if sys.platform != "win32":
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def _fetch(download: Download, path: Path, folder: Path, missing: Sequence[str]) -> Path:
     part = path.with_name(path.name + ".part")
     try:
         _transfer(download.url, part, path.name)

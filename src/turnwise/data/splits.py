@@ -91,8 +91,9 @@ def cut_by_content(
             )
         shuffled = [groups[i] for i in generator.permutation(len(groups))]
         start = 0
-        for part, share in zip(parts[1:], shares[1:], strict=True):
-            end = start + max(1, round(share * len(groups)))
+        for waiting, (part, share) in enumerate(zip(parts[:0:-1], shares[:0:-1], strict=True)):
+            room = len(groups) - start - (len(parts) - 1 - waiting)  # one for each still to serve
+            end = start + min(max(1, round(share * len(groups))), room)
             part.extend(position for group in shuffled[start:end] for position in group)
             start = end
         parts[0].extend(position for group in shuffled[start:] for position in group)

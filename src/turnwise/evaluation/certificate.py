@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import turnwise
+from turnwise.checks import require
 from turnwise.evaluation.predictions import device_of, equal_angles
 from turnwise.geometry.warps import turn_image
 from turnwise.groups import PlanarGroup, equivariance_errors
@@ -67,6 +68,7 @@ class Control:
 class Certificate:
     target: str
     group: str
+    exact_part: str
     pictures: str
     elements: tuple[ElementCheck, ...]
     angles: tuple[AngleCheck, ...]
@@ -74,6 +76,12 @@ class Certificate:
     weights_sha256: str
     versions: dict[str, str]
     date: str
+
+    @property
+    def claim(self) -> str:
+        """What the verdict is about: the group, or as much of it as pixels have."""
+        whole = self.exact_part == self.group
+        return self.group if whole else f"{self.exact_part}, the exact part of {self.group}"
 
     @property
     def holds(self) -> bool:
@@ -99,6 +107,11 @@ def certify(
     `target` and `pictures` say in words what was certified, on what.
     """
     group = PlanarGroup.named(group)
+    require(
+        group.exact_part().order > 1,
+        f"{group.name} has no element but the identity that maps pixels to pixels, so there is "
+        "nothing to certify; use C2, C4, D1, D2 or D4, or a group that contains one of them.",
+    )
     images = images.to(device_of(model))
     double, single = _answers(model, torch.float64), _answers(model, torch.float32)
     exact = group.grid_elements()
@@ -111,6 +124,7 @@ def certify(
     return Certificate(
         target=target,
         group=group.name,
+        exact_part=group.exact_part().name,
         pictures=f"{pictures}, {len(images)} of shape {tuple(images.shape[1:])}",
         elements=tuple(ElementCheck(g, meaning_of(group, g), *both) for g, *both in errors),
         angles=tuple(_angle(single, images.float(), a) for a in equal_angles(angles)),
@@ -157,7 +171,7 @@ def _controls(answer: Answer, group: PlanarGroup, images: Tensor) -> tuple[Contr
     order = torch.randperm(images[0, 0].numel(), generator=torch.Generator().manual_seed(0))
     shuffled = images.flatten(2)[..., order.to(images.device)].view_as(images)
     return (
-        *((Control("the measure sees an inverted quadrant", condemned),) if len(exact) > 1 else ()),
+        Control("the measure sees an inverted quadrant", condemned),
         Control("other pictures, other answers", float((before - before[:1]).abs().max() / scale)),
         Control(
             "shuffled pixels, another answer",

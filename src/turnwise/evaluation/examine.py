@@ -22,7 +22,7 @@ from turnwise.files import write_json
 from turnwise.groups import PlanarGroup
 from turnwise.models import load
 from turnwise.training.recipe import read_recipe
-from turnwise.training.run import load_recipe_data
+from turnwise.training.run import load_run_data
 
 RESULT = "test.json"
 FIGURES = {"times_examined", "scores", "classes", "angles", "orbit_agreement", "turn_agreement"}
@@ -81,7 +81,7 @@ def examine_run(
     recipe = read_recipe(run / "recipe.yaml")
     before = read_examination(run)
     model = load(run).to(device)
-    dataset = load_recipe_data(recipe, data_dir)
+    dataset = load_run_data(run, recipe, data_dir)
     figures = examine(
         model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
         angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
@@ -104,7 +104,7 @@ def read_examination(run: str | Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        kept = json.loads(path.read_text())
+        kept = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}); remove it to test again.") from error
     whole = isinstance(kept, dict) and kept.keys() >= FIGURES

@@ -15,40 +15,42 @@ from turnwise.groups.finite import GRID_GROUPS, PlanarGroup
 
 
 def act_on_points(
-    group: PlanarGroup, g: int, points: Float[Tensor, "*many 2"]
+    group: PlanarGroup | str, g: int, points: Float[Tensor, "*many 2"]
 ) -> Float[Tensor, "*many 2"]:
     """g·x for points x in the plane."""
-    return points @ group.matrices()[g].to(points).T
+    return points @ PlanarGroup.named(group).matrices()[g].to(points).T
 
 
 def act_on_image(
-    group: PlanarGroup, g: int, image: Shaped[Tensor, "*many row col"]
+    group: PlanarGroup | str, g: int, image: Shaped[Tensor, "*many row col"]
 ) -> Shaped[Tensor, "*many newrow newcol"]:
     """(g f)(x) = f(g⁻¹x), over the last two axes; a quarter turn swaps rows and cols."""
     return _move_grid(group, g, image, row=-2, col=-1)
 
 
 def act_on_field(
-    group: PlanarGroup, g: int, field: Shaped[Tensor, "batch group row col channel"]
+    group: PlanarGroup | str, g: int, field: Shaped[Tensor, "batch group row col channel"]
 ) -> Shaped[Tensor, "batch group newrow newcol channel"]:
     """(g F)(h, x) = F(g⁻¹h, g⁻¹x) for fields on the group."""
     return _move_grid(group, g, act_on_regular(group, g, field), row=-3, col=-2)
 
 
 def act_on_regular(
-    group: PlanarGroup, g: int, vector: Shaped[Tensor, "batch group *rest"]
+    group: PlanarGroup | str, g: int, vector: Shaped[Tensor, "batch group *rest"]
 ) -> Shaped[Tensor, "batch group *rest"]:
     """(g v)(h) = v(g⁻¹h) for functions on the group alone."""
+    group = PlanarGroup.named(group)
     return vector[:, group.product()[group.invert(g)].to(vector.device)]
 
 
-def leave_fixed(group: PlanarGroup, g: int, x: Tensor) -> Tensor:
+def leave_fixed(group: PlanarGroup | str, g: int, x: Tensor) -> Tensor:
     """The action on the output of an invariant function."""
     return x
 
 
-def _move_grid(group: PlanarGroup, g: int, x: Tensor, row: int, col: int) -> Tensor:
+def _move_grid(group: PlanarGroup | str, g: int, x: Tensor, row: int, col: int) -> Tensor:
     """r^k s^m on two axes: s mirrors x, which runs along the columns; then r turns."""
+    group = PlanarGroup.named(group)
     quarters = group.quarter_turns(g)
     if quarters is None:
         degrees = 360 * (g % group.rotations) / group.rotations

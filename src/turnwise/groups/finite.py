@@ -118,16 +118,25 @@ class PlanarGroup:
 
     def quarter_turns(self, g: int) -> int | None:
         """How many quarter turns the rotation in g is; None if it leaves the pixel grid."""
+        self._require_element(g)
         quarters, rest = divmod(4 * (g % self.rotations), self.rotations)
         return quarters if rest == 0 else None
 
     def mirrors(self, g: int) -> bool:
         """Whether g contains the reflection s."""
+        self._require_element(g)
         return g >= self.rotations
+
+    def _require_element(self, g: int) -> None:
+        require(0 <= g < self.order, f"{self.name} has elements 0 to {self.order - 1}, got {g}.")
 
     def grid_elements(self) -> tuple[int, ...]:
         """The elements that map the pixel grid of a square picture to itself."""
         return tuple(g for g in range(self.order) if self.quarter_turns(g) is not None)
+
+    def exact_part(self) -> "PlanarGroup":
+        """The subgroup of the elements that map the pixel grid to itself."""
+        return PlanarGroup(math.gcd(self.rotations, 4), self.reflections)
 
     def __str__(self) -> str:
         return self.name

@@ -47,8 +47,8 @@ def equivariance_errors(
 
 
 def _ratio(gap: float, scale: float) -> float:
-    """gap / scale; infinite where either is not a number, or where something moved against 0."""
-    if math.isnan(gap) or math.isnan(scale) or (gap > 0 and scale == 0):
+    """gap / scale; infinite where either is not finite, or where something moved against 0."""
+    if not math.isfinite(gap) or not math.isfinite(scale) or (gap > 0 and scale == 0):
         return math.inf
     return gap / scale if gap > 0 else 0.0
 

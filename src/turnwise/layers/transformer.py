@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.attention.dense import attend
-from turnwise.checks import require_divisible
+from turnwise.attention.dense import BACKENDS, attend
+from turnwise.checks import require_divisible, require_known
 
 Tokens = Float[Tensor, "batch token width"]
 
@@ -23,6 +23,7 @@ class SelfAttention(nn.Module):
     def __init__(self, width: int, heads: int, backend: str = "auto") -> None:
         super().__init__()
         require_divisible(width, heads, "width", f"it is split over {heads} heads")
+        require_known(backend, BACKENDS, "backend")
         self.heads, self.backend = heads, backend
         self.to_query_key_value = nn.Linear(width, 3 * width)
         self.to_output = nn.Linear(width, width)
@@ -58,12 +59,17 @@ class TransformerBlock(nn.Module):
     """Attention and a two-layer perceptron, each normed before and added to what it changes."""
 
     def __init__(
-        self, width: int, heads: int, mlp_ratio: float = 4.0, drop_path: float = 0.0
+        self,
+        width: int,
+        heads: int,
+        mlp_ratio: float = 4.0,
+        drop_path: float = 0.0,
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         hidden = int(width * mlp_ratio)
         self.norm_attention = nn.LayerNorm(width)
-        self.attention = SelfAttention(width, heads)
+        self.attention = SelfAttention(width, heads, backend)
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.drop_path = DropPath(drop_path)

@@ -82,12 +82,18 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The parsed configuration of a model folder, with the keys it must have."""
     path = folder / CONFIG
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
     needed = {"format", "name", "options", "classes", "sha256"}
     given = config.keys() if isinstance(config, dict) else set()
     require(needed <= given, f"{path} lacks {', '.join(sorted(needed - given))}.")
+    options, classes = config["options"], config["classes"]
+    named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+    require(
+        isinstance(options, dict) and named and len(classes) in (0, options.get("num_classes")),
+        f"{path} must name as many classes as the model has; copy the whole folder again.",
+    )
     require(
         config["format"] == FORMAT,
         f"{path} has format {config['format']!r}, this version reads {FORMAT}; update turnwise.",

@@ -34,6 +34,7 @@ class VisionTransformer(nn.Module):
         depth: int = 6,
         heads: int = 4,
         drop_path: float = 0.0,
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         require_positive(patch=patch, width=width, depth=depth, heads=heads)
@@ -48,7 +49,7 @@ class VisionTransformer(nn.Module):
         self.position = nn.Parameter(torch.empty(side * side, width))
         rates = torch.linspace(0, drop_path, depth).tolist()
         self.blocks = nn.Sequential(
-            *(TransformerBlock(width, heads, drop_path=rate) for rate in rates)
+            *(TransformerBlock(width, heads, drop_path=rate, backend=backend) for rate in rates)
         )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, task.num_classes)

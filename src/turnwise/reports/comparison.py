@@ -149,7 +149,7 @@ def _angles(contestants: Mapping[str, Contestant]) -> str:
 def _certificates(certificates: Mapping[str, Certificate]) -> str:
     verdicts = [
         paragraph_html(
-            f"The {name} model is {'INVARIANT' if c.holds else 'NOT INVARIANT'} under {c.group}. "
+            f"The {name} model is {'INVARIANT' if c.holds else 'NOT INVARIANT'} under {c.claim}. "
             f"Measured on {c.pictures}."
         )
         for name, c in certificates.items()

@@ -105,6 +105,31 @@ class EpochTable(Callback):
             )
 
 
+class FollowMove(Callback):
+    """Tell checkpoints that were moved with their run where they are now.
+
+    Lightning forgets the best score when a folder has another name, and would overwrite it.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def on_load_checkpoint(
+        self, trainer: lightning.Trainer, pl_module: Any, checkpoint: dict[str, Any]
+    ) -> None:
+        for state in checkpoint["callbacks"].values():
+            if "dirpath" in state:
+                state["dirpath"] = str(self.place.resolve())
+                for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
+                    state[key] = self._here(state[key])
+                state["best_k_models"] = {
+                    self._here(path): score for path, score in state["best_k_models"].items()
+                }
+
+    def _here(self, path: str) -> str:
+        return str(self.place.resolve() / Path(path).name) if path else path
+
+
 class WholeCheckpoints(TorchCheckpointIO):
     """A checkpoint is written beside its place and moved there in one step, or not at all."""
 

@@ -11,6 +11,7 @@ Unknown keys are errors that suggest the right one; `key=value` on the command l
 """
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,11 @@ class OptimisationPart:
     def __post_init__(self) -> None:
         require_known(self.optimiser, ("adamw", "sgd"), "optimiser")
         require_known(self.schedule, ("cosine", "constant"), "schedule")
-        require(self.learning_rate > 0, f"learning_rate = {self.learning_rate} must be positive.")
+        rate = self.learning_rate
+        require(0 < rate < math.inf, f"learning_rate = {rate} must be positive and finite.")
+        for what in ("weight_decay", "warmup_epochs"):
+            value = getattr(self, what)
+            require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
         require_positive(batch_size=self.batch_size)
         clip = self.gradient_clip
         require(clip is None or clip > 0, f"gradient_clip = {clip} must be positive, or null.")
@@ -113,6 +118,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**32, f"seed = {self.seed} must be from 0 to 2^32 − 1.")
+        require(
+            self.optimisation.ema is None or self.trainer.precision != "64-true",
+            "optimisation.ema cannot average in trainer.precision = 64-true; set one to null or "
+            "32-true.",
+        )
 
     def plain(self) -> dict[str, Any]:
         """As nested dictionaries of plain values, which YAML and checkpoints can hold."""
@@ -127,7 +137,7 @@ class Recipe:
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a YAML file and apply overrides such as `trainer.max_epochs=5`."""
     try:
-        values = yaml.safe_load(Path(path).read_text())
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise InputError(f"cannot read the recipe {path}: {reason.lower()}.") from error
@@ -172,6 +182,7 @@ def _gather_options(model: dict[str, Any]) -> dict[str, Any]:
     """In a file the model's own options stand beside its name; here they are gathered."""
     from turnwise.models import list_models, model_options
 
+    model = {str(key): value for key, value in model.items()}
     own = {key: value for key, value in model.items() if key not in ("name", "group")}
     name = model.get("name")
     require(isinstance(name, str), "model needs a name; `turnwise models` lists them.")

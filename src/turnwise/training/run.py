@@ -10,11 +10,13 @@ Only the train and validation splits are seen here; the test split belongs to `t
 """
 
 import errno
+import json
 import os
 import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 from pickle import UnpicklingError
@@ -52,6 +54,35 @@ def load_recipe_data(recipe: Recipe, data_dir: str | Path | None) -> Dataset:
         part.name, data_dir=data_dir, image_size=part.image_size, channels=part.channels,
         crop=part.crop, val_fraction=part.val_fraction,
     )  # fmt: skip
+
+
+def load_run_data(run: Path, recipe: Recipe, data_dir: str | Path | None) -> Dataset:
+    """The data set of a run, which must be the one that it was started on, picture for picture.
+
+    Otherwise pictures that were trained on could be tested, or classes could have moved.
+    """
+    dataset = load_recipe_data(recipe, data_dir)
+    try:
+        started = json.loads((run / "environment.json").read_text(encoding="utf-8"))["data"]
+        same_classes = started["classes"] == list(dataset.classes)
+        same_splits = started["sha256"] == dataset.digests()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{run / 'environment.json'} does not tell the run's data set.") from error
+    require(
+        same_classes and same_splits,
+        f"the pictures or classes of {dataset.name} are not those that {run} was trained on; "
+        "bring them back, or train again.",
+    )
+    return dataset
+
+
+def _with_full_path(recipe: Recipe) -> Recipe:
+    """A folder of pictures by its full path, so that the run finds it from anywhere."""
+    name = recipe.data.name
+    if not name.startswith("folder:"):
+        return recipe
+    path = Path(name.removeprefix("folder:")).expanduser().resolve()
+    return replace(recipe, data=replace(recipe.data, name=f"folder:{path}"))
 
 
 def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
@@ -94,10 +125,15 @@ def train(
         resume or _is_follower() or not folder.exists(),
         f"{folder} exists; choose another --output, or continue it with --resume {folder}.",
     )
-    dataset = load_recipe_data(recipe, data_dir)
+    if resume:
+        dataset = load_run_data(folder, recipe, data_dir)
+    else:
+        dataset = load_recipe_data(recipe, data_dir)
+    recipe = _with_full_path(recipe)
     model = build_model(recipe, dataset)
     with _cleaned_up(folder, keep=last):
-        _start_folder(folder, recipe, dataset, command)
+        if not resume:
+            _start_folder(folder, recipe, dataset, command)
         with _shared_folder(folder):
             with quiet():
                 trainer = make_trainer(recipe, folder)
@@ -112,6 +148,7 @@ def train(
                     weights_only=True,
                 )
         if trainer.is_global_zero:
+            write_whole(folder / "recipe.yaml", recipe.yaml().encode())
             best = folder / "checkpoints" / "best.ckpt"
             save(_with_weights(model, best), folder / "model", classes=dataset.classes)
     return folder
@@ -152,7 +189,12 @@ def _start_folder(folder: Path, recipe: Recipe, dataset: Dataset, command: str) 
         "platform": platform.platform(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {d.name: d.version for d in sorted(distributions(), key=lambda d: d.name)},
-        "data": {"name": dataset.name, "provenance": dataset.provenance},
+        "data": {
+            "name": dataset.name,
+            "provenance": dataset.provenance,
+            "classes": dataset.classes,
+            "sha256": dataset.digests(),
+        },
     }
     write_json(folder / "environment.json", environment)
 

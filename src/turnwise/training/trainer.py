@@ -22,11 +22,12 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from turnwise.checks import InputError
+from turnwise.checks import InputError, require
 from turnwise.data import Dataset
 from turnwise.data.batches import EvaluationBatches, TrainingBatches
 from turnwise.training.callbacks import (
     EpochTable,
+    FollowMove,
     RepeatableSteps,
     StopAtNonsense,
     WholeCheckpoints,
@@ -64,15 +65,19 @@ class SplitBatches(lightning.LightningDataModule):
 
 def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
     """The Lightning Trainer of a recipe: it loops, distributes, saves and shows progress."""
-    checkpoint = ModelCheckpoint(
-        dirpath=folder / "checkpoints", filename="best", monitor="val_accuracy", mode="max",
-        save_last=True, save_on_train_epoch_end=True, enable_version_counter=False,
+    place = folder / "checkpoints"
+    best = ModelCheckpoint(
+        dirpath=place, filename="best", monitor="val_accuracy", mode="max",
+        save_on_train_epoch_end=True, enable_version_counter=False,
     )  # fmt: skip
+    last = ModelCheckpoint(  # after `best`, whose state it then holds
+        dirpath=place, filename="last", save_on_train_epoch_end=True, enable_version_counter=False
+    )
     callbacks: list[Callback] = [RepeatableSteps(recipe.seed), StopAtNonsense()]
     if recipe.optimisation.ema is not None:
         average = get_ema_multi_avg_fn(recipe.optimisation.ema)
         callbacks.append(WeightAveraging(multi_avg_fn=average))
-    callbacks += [EpochTable(folder / "metrics.csv"), checkpoint]
+    callbacks += [EpochTable(folder / "metrics.csv"), FollowMove(place), best, last]
     show = sys.stdout.isatty()
     if show:
         callbacks.append(TQDMProgressBar(leave=False))
@@ -84,7 +89,7 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
     part = recipe.trainer
     several = part.devices * part.num_nodes > 1
     try:
-        return lightning.Trainer(
+        trainer = lightning.Trainer(
             max_epochs=part.max_epochs, accelerator=part.accelerator, devices=part.devices,
             num_nodes=part.num_nodes, precision=part.precision,  # type: ignore[arg-type]
             strategy="ddp" if several and part.strategy == "auto" else part.strategy,
@@ -96,6 +101,11 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
     except (MisconfigurationException, ModuleNotFoundError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"these trainer settings cannot be used here: {reason}") from error
+    require(
+        part.precision != "16-mixed" or trainer.strategy.root_device.type == "cuda",
+        "precision = 16-mixed needs a GPU; use bf16-mixed or 32-true.",
+    )
+    return trainer
 
 
 @contextmanager
