@@ -1,4 +1,4 @@
-"""Turnwise: image models whose answer does not change when the picture turns, mirrors or shifts.
+"""Turnwise: image models whose answer does not change when the picture turns or mirrors.
 
 The public names are found on first use: `import turnwise` and `turnwise --help` are instant.
 """

@@ -137,3 +137,8 @@ def test_an_output_that_cannot_be_written(refused, empty_place):
     said = refused("certify", "vit", *SMALL, *QUICK, "--output", "file/c.json")
     assert "cannot write file/c.json" in said
     assert "choose another place with --output" in said
+
+
+def test_a_plain_model_cannot_pass_where_nothing_is_tested(refused):
+    said = refused("certify", "vit", "--group", "C3")
+    assert "C3 has no element but the identity that maps pixels to pixels" in said

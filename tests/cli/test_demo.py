@@ -7,7 +7,8 @@ import json
 import pytest
 
 import turnwise as library
-from turnwise.cli.demo import recipe_of
+from turnwise.checks import InputError
+from turnwise.cli.demo import clear_earlier_demo, recipe_of
 from turnwise.cli.main import main
 
 
@@ -82,3 +83,19 @@ def test_an_output_that_cannot_be_written(refused, empty_place):
     (empty_place / "file").touch()
     said = refused("demo", "--epochs", 1, "--output", "file/demo")
     assert "choose another place with --output" in said
+
+
+def test_what_is_not_an_earlier_demo_is_left_alone(tmp_path):
+    (tmp_path / "ordinary").mkdir()
+    (tmp_path / "ordinary" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="exists and is not an earlier demo; choose another"):
+        clear_earlier_demo(tmp_path / "ordinary")
+    assert (tmp_path / "ordinary" / "thesis.txt").read_text() == "years of work"
+
+
+def test_an_earlier_demo_is_replaced(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "environment.json").write_text('{"command": "turnwise demo --epochs 1"}')
+    clear_earlier_demo(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    clear_earlier_demo(tmp_path / "run")  # nothing there is fine

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -135,3 +136,13 @@ def test_a_reader_that_has_left_is_no_error(groups_raises, monkeypatch, tmp_path
         assert main(["groups"]) == 0
         print("later", file=out, flush=True)
     assert (tmp_path / "out").read_text() == ""
+
+
+def test_out_of_memory_is_one_line(monkeypatch, capsys):
+    def too_much(args):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+
+    args = SimpleNamespace(command="x", perform=too_much)
+    monkeypatch.setattr("turnwise.cli.main.parse", lambda argv: args)
+    assert main([]) == 2
+    assert capsys.readouterr().err == "turnwise x: out of memory; take fewer or smaller.\n"

@@ -206,3 +206,11 @@ def test_interrupted(turnwise, recipe, monkeypatch, empty_place):
     assert status == 130
     assert said.endswith("turnwise train: interrupted\n")
     assert (empty_place / "out" / "checkpoints" / "last.ckpt").is_file(), "it can be resumed"
+
+
+def test_a_resumed_run_keeps_its_recipe(refused, recipe, turnwise, empty_place):
+    assert turnwise("train", recipe, "--output", "out")[0] == 0
+    before = (empty_place / "out" / "recipe.yaml").read_text()
+    said = refused("train", "--resume", "out", "model.width=32")
+    assert "only trainer.* can be set anew, got 'model.width=32'" in said
+    assert (empty_place / "out" / "recipe.yaml").read_text() == before

@@ -83,3 +83,13 @@ def test_too_few_different_pictures():
 def test_grouping_by_content():
     images = torch.tensor([5, 6, 5, 7], dtype=torch.uint8).view(-1, 1, 1, 1)
     assert same_content(images) == [[0, 2], [1], [3]]
+
+
+@pytest.mark.parametrize("shares", [(0.01, 0.84, 0.15), (0.1, 0.45, 0.45), (0.7, 0.15, 0.15)])
+@pytest.mark.parametrize("count", [3, 4, 9])
+def test_every_part_gets_a_picture_of_every_class(shares, count):
+    images = torch.arange(2 * count, dtype=torch.uint8).view(-1, 1, 1, 1)
+    labels = torch.arange(2).repeat(count)
+    parts = cut_by_content(images, labels, ["a", "b"], shares, seed=0)
+    assert all(labels[part].unique().tolist() == [0, 1] for part in parts)
+    assert sorted(torch.cat(parts).tolist()) == list(range(2 * count))

@@ -83,3 +83,17 @@ def test_fine_groups_keep_their_exact_elements():
 def test_an_element_off_the_grid_is_refused():
     with pytest.raises(InputError, match=r"C8 does not map pixels .* turns by 45°.* or D4"):
         act_on_image(PlanarGroup.named("C8"), 1, torch.rand(4, 4))
+
+
+@pytest.mark.parametrize("g", [-1, 4, 5])
+def test_an_element_that_the_group_does_not_have_is_refused(g):
+    """Number 5 of C4 must not pass as the mirrored quarter turn of D4."""
+    with pytest.raises(InputError, match=f"C4 has elements 0 to 3, got {g}"):
+        act_on_image("C4", g, torch.rand(4, 4))
+
+
+def test_a_group_may_be_given_by_name():
+    group, x = PlanarGroup.named("D4"), torch.rand(1, 8, 3, 3, 2)
+    assert torch.equal(act_on_field("p4m", 5, x), act_on_field(group, 5, x))
+    points = torch.rand(4, 2).double()
+    assert torch.equal(act_on_points("D4", 5, points), act_on_points(group, 5, points))

@@ -146,3 +146,13 @@ def test_require_grid_group():
         InputError, match="C8 does not map pixels to pixels; use C1, C2, C4, D1, D2 or D4"
     ):
         require_grid_group(PlanarGroup.named("C8"))
+
+
+EXACT_PARTS = {"C8": "C4", "D8": "D4", "C6": "C2", "D3": "D1", "C3": "C1", "D4": "D4"}
+
+
+@pytest.mark.parametrize(("name", "part"), EXACT_PARTS.items())
+def test_the_exact_part_is_as_large_as_the_exact_elements(name, part):
+    group = PlanarGroup.named(name)
+    assert group.exact_part().name == part
+    assert group.exact_part().order == len(group.grid_elements())

@@ -78,3 +78,8 @@ def test_the_tolerance_follows_the_precision():
 def test_the_group_may_be_a_value_or_a_name():
     by_name = equivariance_error(lambda x: x[:, :, 0, 0], "p4", x := image())
     assert by_name == equivariance_error(lambda x: x[:, :, 0, 0], PlanarGroup.named("C4"), x)
+
+
+def test_an_infinite_answer_is_an_infinite_error():
+    errors = equivariance_errors(lambda x: x.sum((2, 3)) * math.inf, "C4", image())
+    assert errors[1:] == [math.inf] * 3

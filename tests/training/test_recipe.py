@@ -64,6 +64,11 @@ def test_null_switches_off():
         ("seed", "an override is written key=value"),
         ("seed=[", r"the value of 'seed=\[' cannot be read as YAML"),
         ("seed=-1", "seed = -1 must be from 0"),
+        ("optimisation.warmup_epochs=.nan", "warmup_epochs = nan must be finite"),
+        ("optimisation.warmup_epochs=-3", "warmup_epochs = -3.0 must be finite and not negative"),
+        ("optimisation.weight_decay=-1", "weight_decay = -1.0 must be finite and not negative"),
+        ("optimisation.learning_rate=.inf", "learning_rate = inf must be positive and finite"),
+        ("data.augment.shift=.inf", "shift = inf must be finite and not negative"),
         ("evaluation.batch_size=0", "batch_size = 0 must be at least 1"),
         ("optimisation.gradient_clip=-1", "gradient_clip = -1.0 must be positive, or null"),
     ],
@@ -102,3 +107,13 @@ def test_a_recipe_cannot_run_code(tmp_path):
     (tmp_path / "evil.yaml").write_text("model: !!python/object/apply:os.getcwd []")
     with pytest.raises(InputError, match="is not YAML"):
         read_recipe(tmp_path / "evil.yaml")
+
+
+def test_averages_in_double_precision_are_refused():
+    with pytest.raises(InputError, match=r"ema cannot average in trainer\.precision = 64-true"):
+        make_recipe(SMALL, ["optimisation.ema=0.9", "trainer.precision=64-true"])
+
+
+def test_a_key_that_is_no_word():
+    with pytest.raises(InputError, match="unknown option of vit '5'"):
+        make_recipe({"model": {"name": "vit", 5: 3}, "data": {"name": "digits"}})

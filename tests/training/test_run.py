@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 import turnwise
 from turnwise.checks import InputError
 from turnwise.training.recipe import read_recipe
-from turnwise.training.run import next_folder, train
+from turnwise.training.run import load_run_data, next_folder, train
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # two runs side by side on two cores
 
@@ -214,3 +216,73 @@ def test_an_interruption_keeps_what_can_be_resumed(tmp_path, recipe_file):
     assert "Traceback" not in said
     subprocess.run(command("--resume", run), check=True, env=ENVIRONMENT, capture_output=True)
     assert len(rows(run)) == 4
+
+
+def epoch_of(run, name):
+    return torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)["epoch"]
+
+
+@pytest.fixture
+def past_its_best(tmp_path, quick):
+    """A run whose validation accuracy fell before its last epoch: the steps are too long."""
+    recipe = quick("trainer.max_epochs=3", "optimisation.schedule=constant",
+                   "optimisation.learning_rate=0.03", "optimisation.warmup_epochs=0")  # fmt: skip
+    for seed in range(9):
+        run = train(replace(recipe, seed=seed), tmp_path / f"past{seed}")
+        if epoch_of(run, "best") < 2:
+            return run
+    raise AssertionError("no seed passes its best")
+
+
+def test_last_is_the_last_epoch_and_best_the_best(past_its_best):
+    scores = [float(row["val_accuracy"]) for row in rows(past_its_best)]
+    assert epoch_of(past_its_best, "best") == scores.index(max(scores)) < 2
+    assert epoch_of(past_its_best, "last") == 2
+
+
+def test_a_finished_run_has_nothing_to_resume(past_its_best):
+    before = rows(past_its_best)
+    train(read_recipe(past_its_best / "recipe.yaml"), past_its_best, resume=True)
+    assert rows(past_its_best) == before
+
+
+def test_a_moved_run_keeps_its_best(past_its_best):
+    """Resumed for one more epoch at another place: best is still the best of all epochs."""
+    moved = past_its_best.rename(past_its_best.parent / "moved")
+    recipe = read_recipe(moved / "recipe.yaml", ["trainer.max_epochs=4"])
+    train(recipe, moved, resume=True)
+    scores = [float(row["val_accuracy"]) for row in rows(moved)]
+    assert len(scores) == 4
+    assert epoch_of(moved, "best") == scores.index(max(scores))
+    assert epoch_of(moved, "last") == 3
+
+
+def own_pictures(folder):
+    for label, name in enumerate(("round", "square")):
+        (folder / name).mkdir(parents=True)
+        for i in range(8):
+            pixels = torch.randint(99 * label, 99 * label + 99, (7, 7), dtype=torch.uint8)
+            Image.fromarray(pixels.numpy()).save(folder / name / f"{i}.png")
+
+
+@pytest.mark.parametrize("change", ["add", "rename"])
+def test_pictures_that_changed_since_training_are_refused(tmp_path, quick, change):
+    """One more picture moves others between splits; another name moves the classes."""
+    own_pictures(tmp_path / "own")
+    recipe = quick(f"data.name=folder:{tmp_path / 'own'}", "optimisation.batch_size=4")
+    run = train(recipe, tmp_path / "run")
+    assert load_run_data(run, recipe, None).classes == ("round", "square")
+    if change == "add":
+        Image.new("L", (7, 7)).save(tmp_path / "own" / "round" / "new.png")
+    else:
+        (tmp_path / "own" / "round").rename(tmp_path / "own" / "ztill round")
+    with pytest.raises(InputError, match=r"are not those that .*run was trained on; bring them"):
+        load_run_data(run, recipe, None)
+
+
+def test_a_folder_is_kept_by_its_full_path(tmp_path, quick, monkeypatch):
+    own_pictures(tmp_path / "own")
+    monkeypatch.chdir(tmp_path)
+    recipe = quick("data.name=folder:own", "optimisation.batch_size=4", "trainer.max_epochs=1")
+    run = train(recipe, tmp_path / "run")
+    assert read_recipe(run / "recipe.yaml").data.name == f"folder:{(tmp_path / 'own').resolve()}"

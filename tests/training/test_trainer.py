@@ -13,8 +13,9 @@ def build(recipe, folder):
 
 
 def test_selection_is_by_validation_accuracy(tmp_path, quick):
-    checkpoint = build(quick(), tmp_path).checkpoint_callback
-    assert (checkpoint.monitor, checkpoint.mode) == ("val_accuracy", "max")
+    best, last = build(quick(), tmp_path).checkpoint_callbacks
+    assert (best.monitor, best.mode, best.filename) == ("val_accuracy", "max", "best")
+    assert (last.monitor, last.filename) == (None, "last")
 
 
 def test_the_trainer_never_holds_a_test_split(quick):
@@ -53,3 +54,9 @@ def test_ctrl_c_is_an_interruption_and_other_exits_are_not(tmp_path, quick):
     trainer.state.status = "interrupted"
     with pytest.raises(KeyboardInterrupt), interruptible(trainer):
         raise SystemExit(1)
+
+
+def test_half_precision_without_a_gpu_is_refused(tmp_path, quick):
+    """Lightning would train in another precision than the recipe says."""
+    with pytest.raises(InputError, match="precision = 16-mixed needs a GPU; use bf16-mixed"):
+        build(quick("trainer.precision=16-mixed"), tmp_path)
