@@ -57,8 +57,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what the user got wrong becomes one line, never a traceback."""
     args = parse(argv)
-    # OpenMP threads spin for a millisecond before they sleep; where another program wants the same
-    # cores they starve each other (two demos at once: over 40 s an epoch; so: 12 s; alone: 3 s)
+    # OpenMP threads spin for about a millisecond before they sleep; where another program wants the
+    # same cores they starve each other, and two demos at once took many times twice as long
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
