@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -136,6 +137,22 @@ def test_a_cache_that_cannot_be_written(offer, tmp_path):
     (tmp_path / "set").touch()
     with pytest.raises(InputError, match=r"cannot write .*set .*TURNWISE_CACHE"):
         fetch(offer("/ranges"), tmp_path)
+
+
+def test_a_folder_that_takes_no_files(offer, tmp_path):
+    (tmp_path / "set" / ".file.bin.lock").mkdir(parents=True)
+    with pytest.raises(
+        InputError, match=r"cannot write .*file\.bin: is a directory; .*TURNWISE_CACHE"
+    ):
+        fetch(offer("/ranges"), tmp_path)
+
+
+def test_those_who_waited_find_the_file(offer, server, tmp_path):
+    """Four at once, as the processes of a distributed run: one fetches, all have it whole."""
+    with ThreadPoolExecutor(4) as several:
+        paths = set(several.map(lambda _: fetch(offer("/ranges"), tmp_path), range(4)))
+    assert [path.name for path in paths] == ["file.bin"]
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["file.bin"]
 
 
 def test_only_what_is_missing_is_fetched(offer, server, tmp_path):

@@ -108,10 +108,6 @@ def fetch(download: Download, folder: Path, missing: Sequence[str] = ()) -> Path
     path = folder / download.file
     if path.exists():
         return path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error, ANOTHER_CACHE) from None
     with _alone(path):
         return path if path.exists() else _fetch(download, path, folder, missing)
 
@@ -120,7 +116,12 @@ def fetch(download: Download, folder: Path, missing: Sequence[str] = ()) -> Path
 def _alone(path: Path) -> Iterator[None]:
     """One process fetches, the others of a distributed run wait and then find the file."""
     place = path.with_name(f".{path.name}.lock")
-    with place.open("w") as lock:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        opened = place.open("w")
+    except OSError as error:
+        raise cannot_write(path, error, ANOTHER_CACHE) from None
+    with opened as lock:
         if sys.platform != "win32":
             fcntl.flock(lock, fcntl.LOCK_EX)
         try:

@@ -1,12 +1,13 @@
 """From a recipe to a run folder.
 
     recipe.yaml        the recipe with every default filled in
-    environment.json   versions, machine, command
+    environment.json   versions, machine, command, and hashes of the data
     metrics.csv        one row per epoch; `tensorboard/` holds the same for TensorBoard
     checkpoints/       best.ckpt (by validation accuracy) and last.ckpt, for Lightning to resume
     model/             the best weights as a model folder, for everything else
 
-Only the train and validation splits are seen here; the test split belongs to `turnwise test`.
+Training sees the train and validation splits alone.  Of the test split only a hash is taken, by
+which `turnwise test`, to which it belongs, knows it again.
 """
 
 import errno
