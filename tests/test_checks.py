@@ -39,7 +39,17 @@ def test_a_size_that_does_not_divide_gets_the_nearest_that_do():
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [(1, int), (1, float), (1.5, float), ("a", str), (True, bool)]
+    ("value", "kind"),
+    [
+        (1, int),
+        (1, float),
+        (1.5, float),
+        ("a", str),
+        (True, bool),
+        ((1, 2), tuple),
+        ([[1], [2, 3]], tuple),
+        ([], tuple),
+    ],
 )
 def test_the_right_kind_passes(value, kind):
     assert require_kind(value, kind, "x") is None  # it raises or says nothing
@@ -54,6 +64,9 @@ def test_the_right_kind_passes(value, kind):
         (4, str, "x must be text, got 4"),
         (1, bool, "x must be true or false, got 1"),
         (True, float, "x must be a number, got True"),
+        (20, tuple, "x must be a list, got 20"),
+        ("20", tuple, "x must be a list, got '20'"),
+        ({20: 1}, tuple, r"x must be a list, got \{20: 1\}"),
     ],
 )
 def test_the_wrong_kind_is_named(value, kind, words):

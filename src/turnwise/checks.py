@@ -4,7 +4,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    tuple: "a list",
+}
 
 
 class InputError(ValueError):
@@ -29,7 +35,7 @@ def require_known(name: str, known: Iterable[str], what: str) -> None:
 
 def require_kind(value: Any, kind: type, what: str) -> None:
     """Raise unless `value` is of `kind`; whole numbers are numbers, but true is no number."""
-    wanted = (int, float) if kind is float else kind
+    wanted = {float: (int, float), tuple: (tuple, list)}.get(kind, kind)
     if isinstance(value, wanted) and (kind is bool or not isinstance(value, bool)):
         return
     raise InputError(f"{what} must be {KINDS.get(kind, kind.__name__)}, got {value!r}.")

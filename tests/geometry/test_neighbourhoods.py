@@ -11,6 +11,7 @@ from turnwise.geometry.neighbourhoods import (
     disc_neighbourhood,
     is_closed,
     neighbour_index,
+    rectangle_of_offsets,
     square_neighbourhood,
 )
 from turnwise.groups import PlanarGroup
@@ -30,6 +31,18 @@ def test_closed_can_say_no():
 def test_sizes():
     assert [len(square_neighbourhood(k)) for k in (1, 3, 5)] == [1, 9, 25]
     assert [len(disc_neighbourhood(k)) for k in (1, 3, 5, 7)] == [1, 9, 21, 37]
+
+
+def test_a_rectangle_runs_row_by_row_from_the_top_left():
+    """y falls by 1 from row to row; within a row x grows by 1."""
+    by_hand = [[x, y] for y in (1, 0, -1) for x in (-2, -1, 0, 1, 2)]
+    assert rectangle_of_offsets(3, 5).tolist() == by_hand
+    assert torch.equal(rectangle_of_offsets(5, 5), square_neighbourhood(5))
+
+
+def test_a_rectangle_is_kept_by_half_turns_and_mirrors_alone():
+    assert is_closed(PlanarGroup.named("D2"), rectangle_of_offsets(3, 5))
+    assert not is_closed(PlanarGroup.named("C4"), rectangle_of_offsets(3, 5))
 
 
 @pytest.mark.parametrize("window", [0, 4, -1])

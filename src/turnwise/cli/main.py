@@ -12,17 +12,18 @@ from collections.abc import Sequence
 
 from turnwise import __version__
 from turnwise.checks import InputError
-from turnwise.cli import certify, demo, listing, predict, test, train
+from turnwise.cli import certify, demo, imports, listing, predict, test, train
 
 COMMANDS = (
-    train.train, test.test, certify.certify, predict.predict, listing.models, listing.datasets,
-    listing.groups, demo.demo,
+    train.train, test.test, certify.certify, predict.predict, imports.import_, listing.models,
+    listing.datasets, listing.groups, demo.demo,
 )  # fmt: skip
 ARGUMENTS = {
     "train": train.arguments,
     "test": test.arguments,
     "certify": certify.arguments,
     "predict": predict.arguments,
+    "import": imports.arguments,
     "models": listing.model_arguments,
     "datasets": listing.dataset_arguments,
     "demo": demo.arguments,

@@ -6,7 +6,7 @@ even sizes.
 """
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Num
 from torch import Tensor
 
 
@@ -23,7 +23,7 @@ def relative_offsets(rows: int, cols: int) -> Float64[Tensor, "token source 2"]:
     return centre[None, :] - centre[:, None]
 
 
-def offset_to_steps(offset: Int64[Tensor, "*many 2"]) -> Int64[Tensor, "*many 2"]:
+def offset_to_steps(offset: Num[Tensor, "*many 2"]) -> Num[Tensor, "*many 2"]:
     """The offset (x, y) in steps (row, col): y up is rows down."""
     x, y = offset.unbind(-1)
     return torch.stack([-y, x], dim=-1)

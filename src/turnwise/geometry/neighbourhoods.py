@@ -21,7 +21,12 @@ def square_neighbourhood(window: int) -> Int64[Tensor, "offset 2"]:
         f"window = {window} must be odd and positive, so that it has a centre; "
         f"try {max(1, window - 1)} or {max(1, window + 1)}.",
     )
-    return pixel_centres(window, window).flatten(0, 1).long()
+    return rectangle_of_offsets(window, window)
+
+
+def rectangle_of_offsets(rows: int, cols: int) -> Int64[Tensor, "offset 2"]:
+    """All offsets of a rectangle of odd sides around the token, row by row."""
+    return pixel_centres(rows, cols).flatten(0, 1).long()
 
 
 def disc_neighbourhood(window: int) -> Int64[Tensor, "offset 2"]:

@@ -1,0 +1,145 @@
+"""Attention on the group: every output looks at its sources from its own frame.
+
+A feature stands at a pixel in a pose (pixel × group element).  An output in pose h sees a source at
+offset δ where h⁻¹δ is, and its pose m as h⁻¹m; so when the picture turns, everything it sees stays
+what it was.  This is the plain version: it reads like the formula, and it is the oracle of the
+faster ones.
+
+Letters:  b batch, n head, t token (pixel of the output), s source (pixel of the neighbourhood);
+          h, g, m the poses of output, query and key;  d, c channels of a head.
+"""
+
+from functools import partial
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from turnwise.attention.dropout import draw_seed, drop_threshold, keep_mask
+from turnwise.checks import require_known
+from turnwise.geometry.sources import Sources
+
+QUERIES = ("all", "own")
+BACKENDS = ("auto", "plain", "triton")
+LARGEST_IN_REGISTERS = 4
+HAS_TRITON = find_spec("triton") is not None
+
+
+class Encodings(NamedTuple):
+    """What the query is told of place and pose, beside the content of the source.
+
+    `place[h, δ]` encodes h⁻¹δ; `pose[table[h, g, m]]` encodes how output, query and key stand to
+    each other.  The first channels of a query meet the place, its last channels the pose.
+    """
+
+    place: Float[Tensor, "out offset place_dim"]
+    pose: Float[Tensor, "relation pose_dim"]
+    table: Int64[Tensor, "out query key"]  # on the CPU: the kernels are compiled for it
+
+
+def attend_from_frames(
+    query: Float[Tensor, "batch query token head dim"],
+    key: Float[Tensor, "batch key pixel head dim"],
+    value: Float[Tensor, "batch key pixel head dim"],
+    encodings: Encodings,
+    sources: Sources,
+    *,
+    queries: str = "all",
+    dropout: float = 0.0,
+    backend: str = "auto",
+) -> Float[Tensor, "batch out token head dim"]:
+    """out_t^h = mean_g Σ_{s,m} σ(q_t^g·k_s^m + q_t^g·P(h⁻¹(s − t)) + q_t^g·E[T(h, g, m)]) v_s^m
+
+    The softmax σ runs over all sources s and poses m together.  queries="all" is the formula above,
+    as published, of cost |G|³; queries="own" keeps g = h alone, of cost |G|².  Lifting from a
+    picture is the same with one query and one key pose.  Scale the query beforehand.
+
+    Paper:    Romero & Cordonnier 2021, "Group Equivariant Stand-Alone Self-Attention for Vision";
+              Xu et al. 2023, "E(2)-Equivariant Vision Transformer".
+    Symbols:  P is `encodings.place`, E `encodings.pose`, T `encodings.table`.  Equivariant if and
+              only if T(Rh, Rg, Rm) = T(h, g, m) for every R.
+    Departs:  a mean over g, not a sum; dropout takes away what an output hears of a source, after
+              the mean, not before it.
+    """
+    require_known(queries, QUERIES, "queries")
+    require_known(backend, BACKENDS, "backend")
+    seed = draw_seed(query.device) if dropout else None
+    if backend == "triton" or (backend == "auto" and _triton_can(query, encodings, queries)):
+        return _by_triton(query, key, value, encodings, sources, queries, seed, dropout)
+    return _plain(query, key, value, encodings, sources, queries, seed, dropout)
+
+
+def _plain(
+    query: Tensor, key: Tensor, value: Tensor, encodings: Encodings, sources: Sources,
+    queries: str, seed: Tensor | None, dropout: float,
+) -> Tensor:  # fmt: skip
+    """The formula, term by term."""
+    keys, values = key[:, :, sources.pixel], value[:, :, sources.pixel]  # (b, m, t, s, n, d)
+    place = encodings.place[:, sources.offset]  # (h, t, s, c)
+    pose = encodings.pose[encodings.table.to(query.device)]  # (h, g, m, c)
+    placed, posed = query.split([place.shape[-1], pose.shape[-1]], dim=-1)
+    if queries == "own":
+        own = torch.arange(len(pose), device=pose.device)
+        content = torch.einsum("bhtnd,bmtsnd->bnhtms", query, keys)
+        where = torch.einsum("bhtnc,htsc->bnhts", placed, place)
+        stance = torch.einsum("bhtnc,hmc->bnhtm", posed, pose[own, own])
+        weight = _softmax(content, where, stance, sources)
+    else:
+        content = torch.einsum("bgtnd,bmtsnd->bngtms", query, keys)[:, :, None]
+        where = torch.einsum("bgtnc,htsc->bnhgts", placed, place)
+        stance = torch.einsum("bgtnc,hgmc->bnhgtm", posed, pose)
+        weight = _softmax(content, where, stance, sources).mean(dim=3)
+    if seed is not None:
+        weight = weight * _kept(weight, sources, seed, dropout) / (1 - dropout)
+    return torch.einsum("bnhtms,bmtsnd->bhtnd", weight, values)
+
+
+def _softmax(content: Tensor, where: Tensor, stance: Tensor, sources: Sources) -> Tensor:
+    """The weights of all (m, s), with what lies outside the picture left out."""
+    score = content + where[..., None, :] + stance[..., None]  # (…, t, m, s)
+    score = score.masked_fill(~sources.inside[:, None], -torch.inf)
+    return score.flatten(-2).softmax(dim=-1).view_as(score)
+
+
+def _kept(weight: Tensor, sources: Sources, seed: Tensor, rate: float) -> Tensor:
+    """Which weights (b, n, h, t, m, s) dropout keeps; numbered as the kernels number them."""
+    batch, heads, outs, tokens, poses, _ = weight.shape
+    count = partial(torch.arange, device=weight.device)
+    image = count(batch * heads).view(batch, heads, 1, 1, 1, 1)
+    lane = image * tokens + count(tokens)[:, None, None]
+    number = sources.offset[:, None, :] * poses + count(poses)[:, None]  # (t, m, s)
+    return keep_mask(seed, lane, number * outs + count(outs).view(outs, 1, 1, 1), rate)
+
+
+def _triton_can(query: Tensor, encodings: Encodings, queries: str) -> bool:
+    """Whether the kernels take this form: any group in own frames, up to 4 poses in all."""
+    small = encodings.table.shape[1] <= LARGEST_IN_REGISTERS or queries == "own"
+    return query.is_cuda and small and query.dtype is not torch.float64 and HAS_TRITON
+
+
+def _by_triton(
+    query: Tensor, key: Tensor, value: Tensor, encodings: Encodings, sources: Sources,
+    queries: str, seed: Tensor | None, dropout: float,
+) -> Tensor:  # fmt: skip
+    """The same by the kernels, which take the poses in frames."""
+    from turnwise.attention.triton_launch import attend, poses_in_frame
+
+    place, pose, table = encodings
+    posed = torch.einsum("bgtnc,rc->bngrt", query[..., place.shape[-1] :], pose).float()
+    in_frame = len(place)
+    if queries == "own":
+        own, in_frame = torch.arange(len(table)), poses_in_frame(len(table))
+        relation = table[own, own].to(query.device)[:, :, None].expand(-1, -1, posed.shape[-1])
+        posed = posed.gather(3, relation.expand(*posed.shape[:2], -1, -1, -1))
+        table = torch.arange(table.shape[2]).repeat(in_frame)  # the relation of m is now number m
+    view, neighbourhood = sources.view, sources.view.neighbourhood
+    output, _, _ = attend(
+        query, key, value, place.float().unflatten(0, (-1, in_frame)).contiguous(),
+        posed.contiguous(), torch.zeros_like(table[:1]).to(query.device) if seed is None else seed,
+        table, drop_threshold(dropout), queries == "all", neighbourhood.window,
+        neighbourhood.shape, view.rows, view.cols, view.crop,
+    )  # fmt: skip
+    summed = encodings.table.shape[1] if queries == "all" else 1
+    return output / (summed * (1 - dropout))

@@ -1,0 +1,127 @@
+"""The gradients of keys and values, gathered from the tokens that see them.
+
+One lane is one pixel of one head; it walks over the offsets backwards and recomputes the weights
+that the tokens there gave it (triton_backward.py has the formulas).
+"""
+
+import triton
+import triton.language as tl
+
+from turnwise.attention.triton_backward import LN2, over_outputs, score_gradients, worths
+from turnwise.attention.triton_forward import (
+    SIZES,
+    content_factors,
+    contents,
+    filled,
+    kept,
+    lane_key,
+    load_channels,
+    load_queries,
+    load_row,
+    place_factors,
+    placements,
+)
+
+
+@triton.jit
+def add_key_gradients(
+    dk, ds, q, H: tl.constexpr, G: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr,
+    M: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """dk_m += Σ_g (Σ_h ds) q_g."""
+    table = ()
+    for m in tl.static_range(M):
+        dc = ()
+        for g in tl.static_range(G):
+            dc = dc + (over_outputs(ds, g, m, H, J, ALL, M),)
+        for c in tl.static_range(D):
+            total = dk[m * D + c]
+            for g in tl.static_range(G):
+                total += dc[g] * q[g * D + c]
+            table = table + (total,)
+    return table
+
+
+@triton.jit
+def add_value_gradients(
+    dv, x, y, f, dout, lane, number, apart, TABLE: tl.constexpr, H: tl.constexpr,
+    J: tl.constexpr, ALL: tl.constexpr, M: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
+    DROPS: tl.constexpr,
+):  # fmt: skip
+    """dv_m += Σ_h W[h, m] dout_h."""
+    table = ()
+    for m in tl.static_range(M):
+        row = ()
+        for h in tl.static_range(H):
+            weight = tl.zeros_like(x[0])
+            for j in tl.static_range(J):
+                pose = f[(j if ALL else h) * R + TABLE[(h * J + j) * M + m]]
+                weight += x[(j if ALL else h) * M + m] * (y[h * J + j] * pose)
+            if DROPS > 0:
+                weight *= kept(lane, number + m * apart + h, DROPS)
+            row = row + (weight,)
+        for c in tl.static_range(D):
+            total = dv[m * D + c]
+            for h in tl.static_range(H):
+                total += row[h] * dout[h * D + c]
+            table = table + (total,)
+    return table
+
+
+@triton.jit(do_not_specialize=SIZES)
+def source_gradients(
+    query, key, value, factor, place, steps, peak, total, grad, delta, seed, d_key, d_value,
+    rows, cols, token_rows, token_cols, crop, tokens, pixels, offsets, frames, heads,
+    TABLE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr,
+    M: tl.constexpr, R: tl.constexpr, D: tl.constexpr, PD: tl.constexpr, HALF: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr, DROPS: tl.constexpr, MB: tl.constexpr,
+    RB: tl.constexpr,
+):  # fmt: skip
+    """The gradients of keys and values of MB poses, gathered from all tokens that see them.
+
+    RB relations are needed for them: all R, or those numbered as the poses themselves.
+    """
+    tiles, WORDS = tl.cdiv(pixels, LANES), D if HALF is None else D // 2
+    pixel = tl.program_id(0) % tiles * LANES + tl.arange(0, LANES)
+    image, m0 = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(1) * MB
+    alive = pixel < pixels
+    start = (image * M + m0) * WORDS * pixels + pixel
+    k = load_channels(key + start, pixels, MB * D, alive, HALF)
+    v = load_channels(value + start, pixels, MB * D, alive, HALF)
+    dk = filled(k[0], 0.0, MB * D)
+    dv = filled(k[0], 0.0, MB * D)
+    for step in range(offsets * frames):
+        s, frame = step // frames, step % frames
+        row = pixel // cols - crop - tl.load(steps + 2 * s)
+        col = pixel % cols - crop - tl.load(steps + 2 * s + 1)
+        seen = alive & (row >= 0) & (row < token_rows) & (col >= 0) & (col < token_cols)
+        if tl.max(seen.to(tl.int32), axis=0) > 0:
+            token, slot = row * token_cols + col, image * frames + frame
+            q = load_queries(query + slot * G * WORDS * tokens + token, tokens, G * D, seen, HALF)
+            at = factor + (slot * G * R + (m0 if RB < R else 0)) * tokens + token
+            f = ()
+            for g in tl.static_range(G):
+                f = f + load_row(at + g * R * tokens, tokens, RB, seen)
+            high = load_row(peak + slot * G * tokens + token, tokens, G, seen)
+            logs = load_row(total + slot * H * J * tokens + token, tokens, H * J, seen)
+            worth = load_row(delta + slot * H * J * tokens + token, tokens, H * J, seen)
+            at = grad + slot * H * WORDS * tokens + token
+            dout = load_channels(at, tokens, H * D, seen, HALF)
+            x = content_factors(contents(q, k, seen, G, MB, D), high, G, MB)
+            p_start = place + frame * H * offsets * PD + s * PD
+            p = placements(q, p_start, H, J, ALL, D, PD, offsets * PD)
+            y = place_factors(p, high, logs, H, J, ALL)
+            lane = lane_key(tl.load(seed), image * tokens + token)
+            number = ((s * M + m0) * frames + frame) * H
+            r = worths(dout, v, lane, number, frames * H, H, MB, D, DROPS)
+            ds = score_gradients(x, y, f, r, worth, TABLE, H, J, ALL, MB, RB)
+            dk = add_key_gradients(dk, ds, q, H, G, J, ALL, MB, D)
+            dv = add_value_gradients(
+                dv, x, y, f, dout, lane, number, frames * H, TABLE, H, J, ALL, MB, RB, D, DROPS
+            )
+    image = (image // heads * M + m0) * pixels * heads + image % heads
+    for m in tl.static_range(MB):
+        for c in tl.static_range(WIDTH):
+            at = (image + (m * pixels + pixel) * heads) * WIDTH + c
+            tl.store(d_key + at, (dk[m * D + c] * LN2).to(d_key.dtype.element_ty), mask=alive)
+            tl.store(d_value + at, dv[m * D + c].to(d_value.dtype.element_ty), mask=alive)

@@ -1,0 +1,157 @@
+"""Self-attention from pictures to fields on the group, and from fields to fields.
+
+Paper:    Romero & Cordonnier 2021, "Group Equivariant Stand-Alone Self-Attention for Vision"
+          (GSA-Nets); Xu et al. 2023, "E(2)-Equivariant Vision Transformer" (GE-ViT).
+Symbols:  |G| poses, `heads` heads of `dim` channels; place and pose share a query's channels.
+Departs:  see `layers.conventions`, choice by choice.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from turnwise.attention.frames import BACKENDS, QUERIES, Encodings, attend_from_frames
+from turnwise.checks import require, require_known, require_positive
+from turnwise.geometry.sources import Neighbourhood, Sources, find_sources, turned_offsets
+from turnwise.groups import PlanarGroup, require_grid_group
+from turnwise.layers.conventions import EXACT, Convention
+from turnwise.layers.encodings import place_encoding
+
+Field = Float[Tensor, "batch group row col channel"]
+NewField = Float[Tensor, "batch newgroup newrow newcol newchannel"]
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """What the attention layers of one network have in common."""
+
+    group: PlanarGroup
+    neighbourhood: Neighbourhood
+    heads: int = 9
+    encoding: str = "mlp"
+    queries: str = "all"
+    dropout: float = 0.0
+    convention: Convention = EXACT
+    size: int = 0  # the longest side of a picture; needed for tables over the whole picture
+    backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        require_positive(heads=self.heads)
+        require_known(self.queries, QUERIES, "queries")
+        require_known(self.backend, BACKENDS, "backend")
+        require(0 <= self.dropout < 1, f"dropout = {self.dropout} must be from 0 to below 1.")
+        if self.encoding == "table":
+            require_grid_group(self.group)  # a table has no entry between two steps
+
+
+class LiftingSelfAttention(nn.Module):
+    """From a picture to a field on the group: every pose looks at the same pixels, turned.
+
+    out^h = softmax(q·k + q·P(h⁻¹δ)) v;  with the group C1 this is plain relative self-attention.
+    """
+
+    def __init__(self, plan: AttentionPlan, in_width: int, width: int, dim: int) -> None:
+        super().__init__()
+        require(dim >= 2, f"dim = {dim} must be at least 2: one channel for rows, one for columns.")
+        self.project = Projections(plan, in_width, width, dim)
+        self.place = _place_encoding(plan, dim // 2, dim - dim // 2)
+
+    def forward(self, picture: Float[Tensor, "batch row col channel"], crop: int = 0) -> NewField:
+        poses = self.project.plan.group.order
+        nothing = picture.new_zeros(1, 0)  # pixels have no pose
+        table = torch.zeros(poses, 1, 1, dtype=torch.long)
+        return self.project(picture[:, None], self.place, nothing, table, crop)
+
+
+class GroupSelfAttention(nn.Module):
+    """From fields to fields on the group: every pose looks at all poses, from its own frame."""
+
+    def __init__(self, plan: AttentionPlan, in_width: int, width: int, dim: int) -> None:
+        super().__init__()
+        require(dim >= 3, f"dim = {dim} must be at least 3: rows, columns and poses share it.")
+        self.project = Projections(plan, in_width, width, dim)
+        self.place = _place_encoding(plan, dim // 3, dim // 3)
+        self.pose = nn.Parameter(torch.randn(plan.group.order, dim - 2 * (dim // 3)))
+        self.table = plan.convention.table(plan.group).contiguous()
+
+    def forward(self, field: Field, crop: int = 0) -> NewField:
+        return self.project(field, self.place, self.pose, self.table, crop)
+
+
+class Projections(nn.Module):
+    """The four linear maps, alike for every pose and pixel, and the attention between them."""
+
+    def __init__(self, plan: AttentionPlan, in_width: int, width: int, dim: int) -> None:
+        super().__init__()
+        require_positive(in_width=in_width, width=width)
+        self.plan = plan
+        self.scale = 1 / math.sqrt(in_width if plan.convention.scale_by_input else dim)
+        self.to_query = nn.Linear(in_width, plan.heads * dim)
+        self.to_key = nn.Linear(in_width, plan.heads * dim)
+        self.to_value = nn.Linear(in_width, plan.heads * dim)
+        self.to_output = nn.Linear(plan.heads * dim, width)
+
+    def forward(
+        self, field: Field, place: nn.Module, pose: Tensor, table: Tensor, crop: int
+    ) -> NewField:
+        rows, cols = field.shape[2:4]
+        inner = field[:, :, crop : rows - crop, crop : cols - crop]
+        coordinates, sources = _surroundings(self.plan, rows, cols, crop, field.device)
+        mixed = attend_from_frames(
+            self._split(self.to_query(inner) * self.scale),
+            self._split(self.to_key(field)),
+            self._split(self.to_value(field)),
+            Encodings(place(coordinates), pose, table),
+            sources,
+            queries=self.plan.queries if field.shape[1] == len(table) else "all",
+            dropout=self.plan.dropout if self.training else 0.0,
+            backend=self.plan.backend,
+        )
+        if self.plan.convention.sums and self.plan.queries == "all":
+            mixed = mixed * field.shape[1]
+        return self.to_output(mixed.flatten(-2).unflatten(2, inner.shape[2:4]))
+
+    def _split(self, x: Field) -> Float[Tensor, "batch group pixel head dim"]:
+        """One list of pixels, and the channels by head."""
+        return x.flatten(2, 3).unflatten(-1, (self.plan.heads, -1))
+
+
+def _place_encoding(plan: AttentionPlan, row_width: int, col_width: int) -> nn.Module:
+    reach = plan.neighbourhood.reach(plan.size, plan.size)
+    eps = plan.convention.encoder_eps
+    return place_encoding(plan.encoding, row_width, col_width, eps=eps, reach=reach)
+
+
+def _surroundings(
+    plan: AttentionPlan, rows: int, cols: int, crop: int, device: torch.device
+) -> tuple[Tensor, Sources]:
+    """What every token sees around it; found once for each size of picture and device.
+
+    Never kept from a traced graph, whose tensors hold no numbers, nor made in inference mode,
+    whose tensors are of no use in training.
+    """
+    if torch.compiler.is_compiling():
+        return _find_surroundings(plan, rows, cols, crop, device)
+    with torch.inference_mode(False):
+        return _kept_surroundings(plan, rows, cols, crop, device)
+
+
+def _find_surroundings(
+    plan: AttentionPlan, rows: int, cols: int, crop: int, device: torch.device
+) -> tuple[Tensor, Sources]:
+    if plan.encoding == "table":
+        offsets = plan.neighbourhood.offsets(rows, cols)
+        coordinates = turned_offsets(plan.group, offsets)
+    else:
+        convention = plan.convention
+        coordinates = convention.coordinates(plan.group, plan.neighbourhood, rows, cols)
+    sources = find_sources(plan.neighbourhood, rows, cols, crop)
+    tables = (sources.pixel, sources.offset, sources.inside)
+    return coordinates.to(device), Sources(*(t.to(device) for t in tables), sources.view)
+
+
+_kept_surroundings = cache(_find_surroundings)
