@@ -1,58 +1,82 @@
-"""Write the tables of README.md from the records, so that no number is typed by hand.
+"""Write the tables of README.md and docs from the records, so that no number is typed by hand.
 
-python benchmarks/tables.py            rewrite the part between the markers
-python benchmarks/tables.py --check    only say whether it is up to date (exit status 1 if not)
+python benchmarks/tables.py            rewrite what stands between the markers
+python benchmarks/tables.py --check    only say what is out of date (exit status 1 if anything is)
 """
 
+import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from gsa_tables import ERRORS, accuracies, percent
+
+from turnwise.groups import PlanarGroup
 from turnwise.reports.records import Record, read_records
 from turnwise.reports.tables import markdown_table
+from turnwise.training.recipe import read_recipe
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
-START, END = "<!-- results: made by benchmarks/tables.py -->", "<!-- end of results -->"
-
-
-def percent(values: list[float]) -> str:
-    """Mean and half the range: 97.14 ± 0.05 %."""
-    mean = sum(values) / len(values)
-    return f"{100 * mean:.2f} ± {50 * (max(values) - min(values)):.2f} %"
+PAGES = [HERE.parent / "README.md", *sorted((HERE.parent / "docs").glob("*.md"))]
+MARKED = re.compile(
+    r"(<!-- (\w+): made by benchmarks/tables.py -->\n).*?(<!-- end of \2 -->)", re.DOTALL
+)
 
 
 def row(record: Record) -> list[str]:
     figures = record["figures"]
-    seeds = list(figures["seeds"].values())
+    recipe, seeds = f"recipes/{figures['recipe']}.yaml", list(figures["seeds"].values())
+    exact = PlanarGroup.named(read_recipe(HERE.parent / recipe).model.group).exact_part()
 
     def over_seeds(key: str) -> str:
         return percent([seed[key] for seed in seeds])
 
     return [
-        f"[{figures['recipe']}](recipes/{figures['recipe']}.yaml)",
+        f"[{figures['recipe']}]({recipe})",
         over_seeds("test_accuracy"),
         over_seeds("worst_angle"),
-        over_seeds("orbit_agreement"),
+        f"{over_seeds('orbit_agreement')} ({exact})" if exact.order > 1 else "–",
         over_seeds("turn_agreement"),
         str(len(seeds)),
     ]
 
 
+def latest_by_recipe() -> dict[str, Record]:
+    return {r["figures"]["recipe"]: r for r in read_records(HERE / "recipes.jsonl")}
+
+
 def results() -> str:
-    headers = ["recipe", "test accuracy", "at the worst of 24 angles", "same answer over C4",
+    headers = ["recipe", "test accuracy", "at the worst of 24 angles", "same answer over the group",
                "same answer at 24 angles", "seeds"]  # fmt: skip
-    latest = {r["figures"]["recipe"]: r for r in read_records(HERE / "recipes.jsonl")}
-    return markdown_table(headers, [row(record) for record in latest.values()])
+    return markdown_table(headers, [row(record) for record in latest_by_recipe().values()])
+
+
+def published_error(name: str) -> str:
+    record = read_records(HERE / "published_errors.jsonl")[-1]
+    return ERRORS[name](record["figures"])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "results": results,
+    "accuracies": lambda: accuracies(latest_by_recipe()),
+    **{name: partial(published_error, name) for name in ERRORS},
+}
 
 
 def main() -> int:
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    _, _, after = rest.partition(END)
-    fresh = f"{before}{START}\n{results()}\n{END}{after}"
+    stale = {}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        fresh = MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
+        if fresh != text:
+            stale[page] = fresh
     if "--check" in sys.argv[1:]:
-        return int(fresh != text)
-    README.write_text(fresh, encoding="utf-8")
+        for page in stale:
+            print(f"{page.name} is out of date", file=sys.stderr)
+        return int(bool(stale))
+    for page, fresh in stale.items():
+        page.write_text(fresh, encoding="utf-8")
     return 0
 
 

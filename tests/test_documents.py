@@ -61,6 +61,13 @@ def test_links_lead_somewhere(page):
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
-def test_the_table_is_made_from_the_records():
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_what_is_between_markers_has_both(page):
+    text = page.read_text(encoding="utf-8")
+    begun = re.findall(r"<!-- (\w+): made by benchmarks/tables.py -->\n", text)
+    assert begun == re.findall(r"<!-- end of (\w+) -->", text)
+
+
+def test_the_tables_are_made_from_the_records():
     check = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py"), "--check"]
     assert subprocess.run(check, check=False).returncode == 0, "run python benchmarks/tables.py"

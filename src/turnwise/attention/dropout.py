@@ -1,8 +1,8 @@
 """Dropout that any backend can repeat: random bits are a hash of a seed and of where they are used.
 
-An entry of the attention weights has a lane (which head of which picture, which token) and a number
-(which source, which poses).  Hashing both gives the same bits in a plain formula, in a loop and in a
-GPU kernel, without a mask ever being stored.
+An entry of the attention weights has a lane (which picture, head and token) and a number (which
+source, which poses).  Hashing both gives the same bits in a plain formula, in a loop and in a GPU
+kernel, without a mask ever being stored.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """The backward pass of attention from frames in Triton; it recomputes every weight.
 
 With A the weights, r[h, m] = dout_h · v_m what a weight is worth, and Δ[h, g] = Σ_{m,δ} A·r, the
-gradient of a score is  ds = A · (r − Δ).  Summed over h it belongs to content, over m to place, over
-δ to pose.  `sum_worths` finds Δ, `query_gradients` walks from each token to its sources, and
+gradient of a score is  ds = A · (r − Δ).  Summed over h it belongs to content, over m to place,
+over δ to pose.  `sum_worths` finds Δ, `query_gradients` walks from each token to its sources, and
 `source_gradients` (triton_sources.py) from each source back to the tokens that see it, so that
 nothing is added up by atomics and two runs give the same bits.
 
@@ -24,8 +24,10 @@ from turnwise.attention.triton_forward import (
     load_queries,
     load_row,
     place_factors,
+    place_in_grid,
     placements,
     source_of,
+    store_heads,
 )
 
 LN2 = tl.constexpr(0.6931471805599453)
@@ -38,7 +40,7 @@ def worths(
 ):  # fmt: skip
     """r[h·M + m] = dout_h · v_m, nothing where dropout took the weight away.
 
-    `first` is dropout's number of h = m = 0; the numbers of the poses m are `apart` from each other.
+    `first` is dropout's number of h = m = 0; the numbers of two poses m are `apart`.
     """
     table = ()
     for h in tl.static_range(H):
@@ -106,7 +108,7 @@ def pose_gradients(
                     if ALL:
                         if TABLE[(h * J + g) * M + m] == r:
                             total += ds[(h * J + g) * M + m]
-                    elif h == g:
+                    elif h == g:  # noqa: SIM102 - conditions on constants are not joined
                         if TABLE[h * M + m] == r:
                             total += ds[h * M + m]
             table = table + (total,)
@@ -138,6 +140,21 @@ def add_query_gradients(
     return table
 
 
+@triton.jit
+def store_place_shares(
+    pointer, dp, q, alive, stride, H: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr,
+    D: tl.constexpr, PD: tl.constexpr,
+):  # fmt: skip
+    """Σ_g dp[h, g] q_g over the lanes of this program: its share of the gradient of P(h⁻¹δ)."""
+    for h in tl.static_range(H):
+        for c in tl.static_range(PD):
+            part = tl.zeros_like(q[0])
+            for j in tl.static_range(J):
+                part += dp[h * J + j] * q[(j if ALL else h) * D + c]
+            part = tl.sum(tl.where(alive, part, 0.0), axis=0)
+            tl.store(pointer + h * stride + c, part * LN2)
+
+
 @triton.jit(do_not_specialize=SIZES)
 def sum_worths(
     query, key, value, factor, place, steps, peak, total, grad, delta, seed,
@@ -147,9 +164,8 @@ def sum_worths(
     LANES: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """delta[h, g] = Σ_{m,δ} A · r."""
-    tiles, WORDS = tl.cdiv(tokens, LANES), D if HALF is None else D // 2
-    token = tl.program_id(0) % tiles * LANES + tl.arange(0, LANES)
-    slot, alive = (tl.program_id(0) // tiles).to(tl.int64), token < tokens
+    WORDS: tl.constexpr = D if HALF is None else D // 2
+    slot, token, alive = place_in_grid(tokens, LANES)
     frame, image = slot % frames, slot // frames
     q = load_queries(query + slot * G * WORDS * tokens + token, tokens, G * D, alive, HALF)
     f = load_row(factor + slot * G * R * tokens + token, tokens, G * R, alive)
@@ -194,10 +210,10 @@ def query_gradients(
     LANES: tl.constexpr, WIDTH: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of queries and pose scores, and this program's share of those of places."""
-    tiles, WORDS = tl.cdiv(tokens, LANES), D if HALF is None else D // 2
-    token = tl.program_id(0) % tiles * LANES + tl.arange(0, LANES)
-    slot, alive = (tl.program_id(0) // tiles).to(tl.int64), token < tokens
+    WORDS: tl.constexpr = D if HALF is None else D // 2
+    slot, token, alive = place_in_grid(tokens, LANES)
     frame, image = slot % frames, slot // frames
+    tiles = tl.cdiv(tokens, LANES)
     share = (image * tiles + tl.program_id(0) % tiles) * frames + frame
     share = d_place + share * H * offsets * PD
     slot, image = slot + first * frames, image + first
@@ -228,17 +244,8 @@ def query_gradients(
             dp = place_score_gradients(ds, H * J, M)
             at = p_start + s * PD
             dq = add_query_gradients(dq, ds, dp, k, at, offsets * PD, H, G, J, ALL, M, D, PD)
-            for h in tl.static_range(H):
-                for c in tl.static_range(PD):
-                    part = tl.zeros_like(q[0])
-                    for j in tl.static_range(J):
-                        part += dp[h * J + j] * q[(j if ALL else h) * D + c]
-                    part = tl.sum(tl.where(alive, part, 0.0), axis=0)
-                    tl.store(share + (h * offsets + s) * PD + c, part * LN2)
-    image = (image // heads * frames + frame) * G * tokens * heads + image % heads
-    for g in tl.static_range(G):
-        for c in tl.static_range(WIDTH):
-            at = d_query + (image + (g * tokens + token) * heads) * WIDTH + c
-            tl.store(at, dq[g * D + c].to(d_query.dtype.element_ty), mask=alive)
+            store_place_shares(share + s * PD, dp, q, alive, offsets * PD, H, J, ALL, D, PD)
+    one = (image // heads * frames + frame) * G
+    store_heads(d_query, dq, one, image % heads, token, alive, tokens, heads, G, D, WIDTH)
     for i in tl.static_range(G * R):
         tl.store(d_pose + (slot * G * R + i) * tokens + token, df[i], mask=alive)

@@ -63,6 +63,18 @@ def load_queries(pointer, stride, count: tl.constexpr, mask, HALF: tl.constexpr)
 
 
 @triton.jit
+def store_heads(
+    pointer, rows, first, head, pixel, mask, pixels, heads, COUNT: tl.constexpr, D: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Store row after row of D channels, WIDTH of them real, as (pose, pixel, head, channel)."""
+    for i in tl.static_range(COUNT):
+        for c in tl.static_range(WIDTH):
+            at = pointer + (((first + i) * pixels + pixel) * heads + head) * WIDTH + c
+            tl.store(at, rows[i * D + c].to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def filled(like, value, count: tl.constexpr):
     """`count` vectors of one value."""
     row = ()
@@ -78,6 +90,14 @@ def dot(a, a_start: tl.constexpr, b, b_start: tl.constexpr, count: tl.constexpr,
     for i in tl.static_range(count):
         total += a[a_start + i] * b[b_start + i]
     return total
+
+
+@triton.jit
+def place_in_grid(tokens, LANES: tl.constexpr):
+    """Which slot (picture, head and frame) this program works on, and which tokens of it."""
+    tiles = tl.cdiv(tokens, LANES)
+    token = tl.program_id(0) % tiles * LANES + tl.arange(0, LANES)
+    return (tl.program_id(0) // tiles).to(tl.int64), token, token < tokens
 
 
 @triton.jit
@@ -115,6 +135,18 @@ def placements(
             start = tl.zeros_like(query[0])
             table = table + (dot(query, (j if ALL else h) * D, encoding, 0, PD, start),)
     return table
+
+
+@triton.jit
+def raised(high, content, G: tl.constexpr, M: tl.constexpr):
+    """The largest content of each query so far."""
+    row = ()
+    for g in tl.static_range(G):
+        top = high[g]
+        for m in tl.static_range(M):
+            top = tl.maximum(top, content[g * M + m])
+        row = row + (top,)
+    return row
 
 
 @triton.jit
@@ -186,9 +218,8 @@ def sum_weights(
     LANES: tl.constexpr,
 ):  # fmt: skip
     """peak[g] = max content;  total[h, g] = log₂ Σ_{m,δ} exp2(score)."""
-    tiles, WORDS = tl.cdiv(tokens, LANES), D if HALF is None else D // 2
-    token = tl.program_id(0) % tiles * LANES + tl.arange(0, LANES)
-    slot, alive = (tl.program_id(0) // tiles).to(tl.int64), token < tokens
+    WORDS: tl.constexpr = D if HALF is None else D // 2
+    slot, token, alive = place_in_grid(tokens, LANES)
     frame, image = slot % frames, slot // frames
     q = load_queries(query + slot * G * WORDS * tokens + token, tokens, G * D, alive, HALF)
     f = load_row(factor + slot * G * R * tokens + token, tokens, G * R, alive)
@@ -203,12 +234,7 @@ def sum_weights(
             k = load_channels(k_start + source, pixels, M * D, inside, HALF)
             c = contents(q, k, inside, G, M, D)
             p = placements(q, p_start + s * PD, H, J, ALL, D, PD, offsets * PD)
-            new_high = ()
-            for g in tl.static_range(G):
-                top = high[g]
-                for m in tl.static_range(M):
-                    top = tl.maximum(top, c[g * M + m])
-                new_high = new_high + (top,)
+            new_high = raised(high, c, G, M)
             x = content_factors(c, new_high, G, M)
             new_reach = ()
             new_sums = ()
@@ -244,9 +270,8 @@ def mix_values(
     LANES: tl.constexpr, WIDTH: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """output[h] = Σ_g Σ_{m,δ} X · Y · F · v, in the layout of the model."""
-    tiles, WORDS = tl.cdiv(tokens, LANES), D if HALF is None else D // 2
-    token = tl.program_id(0) % tiles * LANES + tl.arange(0, LANES)
-    slot, alive = (tl.program_id(0) // tiles).to(tl.int64), token < tokens
+    WORDS: tl.constexpr = D if HALF is None else D // 2
+    slot, token, alive = place_in_grid(tokens, LANES)
     frame, image = slot % frames, slot // frames
     q = load_queries(query + slot * G * WORDS * tokens + token, tokens, G * D, alive, HALF)
     f = load_row(factor + slot * G * R * tokens + token, tokens, G * R, alive)
@@ -280,8 +305,5 @@ def mix_values(
                         entry += w[m] * v[m * D + c]
                     new_out = new_out + (entry,)
             out = new_out
-    image = (image // heads * frames + frame) * H * tokens * heads + image % heads
-    for h in tl.static_range(H):
-        for c in tl.static_range(WIDTH):
-            at = output + (image + (h * tokens + token) * heads) * WIDTH + c
-            tl.store(at, out[h * D + c].to(output.dtype.element_ty), mask=alive)
+    first = (image // heads * frames + frame) * H
+    store_heads(output, out, first, image % heads, token, alive, tokens, heads, H, D, WIDTH)

@@ -156,7 +156,7 @@ def attend(
     total = place.new_empty((of.slots, of.outs, of.pairs, of.tokens))
     output = query.new_empty((of.batch, of.frames * of.outs, of.tokens, of.heads, of.width))
     q, k, v = map(_laid_out, (query, key, value))
-    given = {"query": q, "key": k, "factor": _factors(pose), "place": place}
+    given: dict[str, Any] = {"query": q, "key": k, "factor": _factors(pose), "place": place}
     given |= {"peak": peak, "total": total, **of.arguments(query.device), **of.constants(table)}
     programs = (of.tiles * of.slots,)
     triton_forward.sum_weights[programs](**given)
@@ -185,12 +185,12 @@ def attend_backward(
     """The gradients of query, key, value, place and pose."""
     of = _shape(query, key, place, pose, all_queries, [window, shape, rows, cols, crop])
     q, k, v, dout = map(_laid_out, (query, key, value, grad))
-    given = {"query": q, "key": k, "value": v, "factor": _factors(pose), "place": place}
-    given |= {"grad": dout, "peak": peak, "total": total, "seed": seed, "DROPS": drops}
+    given: dict[str, Any] = {"query": q, "key": k, "value": v, "place": place}
+    given |= {"factor": _factors(pose), "grad": dout, "peak": peak, "total": total}
+    given |= {"seed": seed, "DROPS": drops, "WIDTH": of.width}
     given |= {**of.arguments(query.device), **of.constants(table)}
     given["delta"] = _worths(of, output, grad, given)
-    d_query, d_key, d_value, d_pose = map(torch.empty_like, (query, key, value, pose))
-    given["WIDTH"] = of.width
+    d_query, d_key, d_value, _, d_pose = map(_fresh, (query, key, value, place, pose))
     d_place = _query_side(of, given, d_query, d_pose)
     block = poses_in_frame(of.poses)
     whole = block == of.poses
@@ -204,12 +204,18 @@ def attend_backward(
     return d_query, d_key, d_value, d_place, d_pose
 
 
+def _fresh(x: Tensor) -> Tensor:
+    """An empty tensor like `x` in row-major order, in which the kernels write."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 def _worths(of: Shape, output: Tensor, grad: Tensor, given: dict[str, Any]) -> Tensor:
     """Δ; with one query for each output it is the output times its gradient."""
     if of.pairs == 1:
         by_token = (output.float() * grad.float()).sum(dim=-1)  # (batch, pose, token, head)
         return by_token.permute(0, 3, 1, 2).contiguous().view_as(given["total"])
     delta = torch.empty_like(given["total"])
+    given = {name: value for name, value in given.items() if name != "WIDTH"}
     triton_backward.sum_worths[(of.tiles * of.slots,)](**given, delta=delta)
     return delta
 
@@ -231,7 +237,7 @@ def _query_side(of: Shape, given: dict[str, Any], d_query: Tensor, d_pose: Tenso
 
 @attend_backward.register_fake
 def _(grad, output, peak, total, query, key, value, place, pose, *rest):  # type: ignore[no-untyped-def]
-    return tuple(torch.empty_like(x) for x in (query, key, value, place, pose))
+    return tuple(map(_fresh, (query, key, value, place, pose)))
 
 
 def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, ...]) -> None:

@@ -19,7 +19,9 @@ from turnwise.attention.triton_forward import (
     load_queries,
     load_row,
     place_factors,
+    place_in_grid,
     placements,
+    store_heads,
 )
 
 
@@ -28,12 +30,12 @@ def add_key_gradients(
     dk, ds, q, H: tl.constexpr, G: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr,
     M: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """dk_m += Σ_g (Σ_h ds) q_g."""
+    """dk_m += Σ_g (Σ_h ds) q_g; the queries are scaled by log₂(e), which ln 2 undoes."""
     table = ()
     for m in tl.static_range(M):
         dc = ()
         for g in tl.static_range(G):
-            dc = dc + (over_outputs(ds, g, m, H, J, ALL, M),)
+            dc = dc + (over_outputs(ds, g, m, H, J, ALL, M) * LN2,)
         for c in tl.static_range(D):
             total = dk[m * D + c]
             for g in tl.static_range(G):
@@ -81,10 +83,9 @@ def source_gradients(
 
     RB relations are needed for them: all R, or those numbered as the poses themselves.
     """
-    tiles, WORDS = tl.cdiv(pixels, LANES), D if HALF is None else D // 2
-    pixel = tl.program_id(0) % tiles * LANES + tl.arange(0, LANES)
-    image, m0 = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(1) * MB
-    alive = pixel < pixels
+    WORDS: tl.constexpr = D if HALF is None else D // 2
+    image, pixel, alive = place_in_grid(pixels, LANES)
+    m0 = tl.program_id(1) * MB
     start = (image * M + m0) * WORDS * pixels + pixel
     k = load_channels(key + start, pixels, MB * D, alive, HALF)
     v = load_channels(value + start, pixels, MB * D, alive, HALF)
@@ -119,9 +120,6 @@ def source_gradients(
             dv = add_value_gradients(
                 dv, x, y, f, dout, lane, number, frames * H, TABLE, H, J, ALL, MB, RB, D, DROPS
             )
-    image = (image // heads * M + m0) * pixels * heads + image % heads
-    for m in tl.static_range(MB):
-        for c in tl.static_range(WIDTH):
-            at = (image + (m * pixels + pixel) * heads) * WIDTH + c
-            tl.store(d_key + at, (dk[m * D + c] * LN2).to(d_key.dtype.element_ty), mask=alive)
-            tl.store(d_value + at, dv[m * D + c].to(d_value.dtype.element_ty), mask=alive)
+    one, head = image // heads * M + m0, image % heads
+    store_heads(d_key, dk, one, head, pixel, alive, pixels, heads, MB, D, WIDTH)
+    store_heads(d_value, dv, one, head, pixel, alive, pixels, heads, MB, D, WIDTH)

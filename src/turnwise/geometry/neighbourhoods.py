@@ -19,7 +19,7 @@ def square_neighbourhood(window: int) -> Int64[Tensor, "offset 2"]:
     require(
         window >= 1 and window % 2 == 1,
         f"window = {window} must be odd and positive, so that it has a centre; "
-        f"try {max(1, window - 1)} or {max(1, window + 1)}.",
+        f"try {' or '.join(str(n) for n in (window - 1, window + 1) if n > 0) or 1}.",
     )
     return rectangle_of_offsets(window, window)
 

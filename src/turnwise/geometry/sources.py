@@ -65,6 +65,7 @@ class View:
     crop: int = 0
 
     def __post_init__(self) -> None:
+        require(self.crop >= 0, f"crop = {self.crop} must be 0 or more pixels.")
         require(
             2 * self.crop < min(self.rows, self.cols),
             f"a picture of {self.rows} x {self.cols} pixels has none left {self.crop} pixels from "

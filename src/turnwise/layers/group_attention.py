@@ -19,7 +19,7 @@ from turnwise.checks import require, require_known, require_positive
 from turnwise.geometry.sources import Neighbourhood, Sources, find_sources, turned_offsets
 from turnwise.groups import PlanarGroup, require_grid_group
 from turnwise.layers.conventions import EXACT, Convention
-from turnwise.layers.encodings import place_encoding
+from turnwise.layers.encodings import ENCODINGS, place_encoding
 
 Field = Float[Tensor, "batch group row col channel"]
 NewField = Float[Tensor, "batch newgroup newrow newcol newchannel"]
@@ -43,9 +43,14 @@ class AttentionPlan:
         require_positive(heads=self.heads)
         require_known(self.queries, QUERIES, "queries")
         require_known(self.backend, BACKENDS, "backend")
+        require_known(self.encoding, ENCODINGS, "encoding")
         require(0 <= self.dropout < 1, f"dropout = {self.dropout} must be from 0 to below 1.")
         if self.encoding == "table":
             require_grid_group(self.group)  # a table has no entry between two steps
+            require(
+                self.neighbourhood.window > 0 or self.size > 0,
+                "a table over the whole picture needs the size of the picture.",
+            )
 
 
 class LiftingSelfAttention(nn.Module):
@@ -79,6 +84,8 @@ class GroupSelfAttention(nn.Module):
         self.table = plan.convention.table(plan.group).contiguous()
 
     def forward(self, field: Field, crop: int = 0) -> NewField:
+        poses = self.project.plan.group.order
+        require(field.shape[1] == poses, f"the layer takes {poses} poses, got {field.shape[1]}.")
         return self.project(field, self.place, self.pose, self.table, crop)
 
 
@@ -150,8 +157,8 @@ def _find_surroundings(
         convention = plan.convention
         coordinates = convention.coordinates(plan.group, plan.neighbourhood, rows, cols)
     sources = find_sources(plan.neighbourhood, rows, cols, crop)
-    tables = (sources.pixel, sources.offset, sources.inside)
-    return coordinates.to(device), Sources(*(t.to(device) for t in tables), sources.view)
+    here = {name: getattr(sources, name).to(device) for name in ("pixel", "offset", "inside")}
+    return coordinates.to(device), sources._replace(**here)
 
 
 _kept_surroundings = cache(_find_surroundings)

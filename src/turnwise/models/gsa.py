@@ -142,7 +142,9 @@ class GroupAttentionNetwork(nn.Module):
         """A score for each pose and pixel; over the pixels the mean, over the poses the maximum."""
         scores = self.head(field).flatten(2, 3)  # (batch, group, pixel, class)
         over_pixels = scores.sum(dim=2) if self.convention.sums else scores.mean(dim=2)
-        return over_pixels.amax(dim=1)
+        # not amax: its gradient compares with the maximum, which a compiled graph may compute again
+        # in another precision, and 0 / 0 is not a number
+        return over_pixels.max(dim=1).values
 
     def forward(
         self, images: Float[Tensor, "batch channel row col"]
@@ -192,6 +194,9 @@ def _chosen_layout(task: Task, data: str, width: int, widths: Stages, crops: Sta
 def _nested(stages: Stages) -> tuple[tuple[int, ...], ...]:
     for stage in stages:
         require_kind(stage, tuple, "a stage of widths or crops")
+        for count in stage:
+            require_kind(count, int, "a width or crop")
+            require(count >= 0, f"a width or crop cannot be {count}.")
     return tuple(tuple(stage) for stage in stages)
 
 
@@ -216,6 +221,9 @@ def _family(exact: Convention, description: str) -> Callable[..., GroupAttention
         backend: str = "auto",
     ) -> GroupAttentionNetwork:
         require_known(variant, VARIANTS, "variant")
+        require(
+            0 <= value_dropout < 1, f"value_dropout = {value_dropout} must be from 0 to below 1."
+        )
         layout = _chosen_layout(task, data, width, widths, crops)
         plan = AttentionPlan(
             task.group,

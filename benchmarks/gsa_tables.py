@@ -1,0 +1,139 @@
+"""The tables of docs/gsa.md, from the figures of published_errors.py and the recipes' records.
+
+What was published stands in the head of each recipe, in words that `published` reads.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from turnwise.reports.records import Record
+from turnwise.reports.tables import format_error, format_percent, markdown_table
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+STAGES = {"lift": "lift", "group": "+ 1", "two groups": "+ 2", "pooled": "pooled"}
+
+Figures = dict[str, Any]
+
+
+def index_tables(figures: Figures) -> str:
+    rows = [
+        [program, *(format_percent(share, 0) for share in groups.values())]
+        for program, groups in figures["tables"].items()
+    ]
+    return markdown_table(["", *figures["tables"]["gsa-2021"]], rows)
+
+
+def layers(figures: Figures, kind: str) -> str:
+    """The published programs stage by stage, and the largest error of ours at any stage."""
+    found, short = figures["layers"], {"gsa-2021": "2021", "gevit-2023": "2023"}
+    ours = [program for program in found if program not in short]
+    headers = [f"{year} {word}" for year in short.values() for word in STAGES.values()]
+    rows = []
+    for group in found["gsa-2021"]:
+        stages = [format_error(found[p][group][kind][stage]) for p in short for stage in STAGES]
+        largest = [format_error(max(found[p][group][kind].values())) for p in ours]
+        rows.append([group, *stages, *largest])
+    return markdown_table(["", *headers, *ours], rows)
+
+
+def networks(figures: Figures) -> str:
+    found = figures["networks"]
+    sizes = list(found["gsa-2021"]["p4"])
+    rows = [
+        [group, *(format_error(found[program][group][size]) for program in found for size in sizes)]
+        for group in found["gsa-2021"]
+    ]
+    headers = [f"{program}, {size}×{size}" for program in found for size in sizes]
+    return markdown_table(["", *headers], rows)
+
+
+def pcam(figures: Figures) -> str:
+    found = figures["pcam"]
+    rows = [
+        [stage.partition(": ")[2] or stage, *(format_error(found[p][stage]) for p in found)]
+        for stage in found["gsa-2021"]
+    ]
+    return markdown_table(["after", *found], rows)
+
+
+def faults(figures: Figures) -> str:
+    rows = [
+        [
+            fault,
+            format_error(cost["p4"]),
+            format_error(cost["p4m"]),
+            f"{cost['first loss']:.1f}",
+            format_error(cost["far away"]),
+        ]
+        for fault, cost in figures["faults"].items()
+    ]
+    headers = ["fault", "logits, p4", "logits, p4m", "first loss", "change far away"]
+    return markdown_table(headers, rows)
+
+
+def encodings(figures: Figures) -> str:
+    rows = [
+        [program, f"{code['distinct']:.0f}", format_error(code["near and far"])]
+        for program, code in figures["encodings"].items()
+    ]
+    return markdown_table(["", "distinct, of 9", "near against far"], rows)
+
+
+def fine_turns(figures: Figures) -> str:
+    def cells(found: dict[str, float]) -> list[str]:
+        turned = f"{100 * found['turned']:.1f} ± {100 * found['standard error']:.1f} %"
+        return [turned, format_percent(found["another"], 0)]
+
+    shapes = figures["fine turns"]
+    rows = [
+        [turn, *(cell for found in shapes.values() for cell in cells(found[turn]))]
+        for turn in shapes["square"]
+    ]
+    headers = [f"{shape}, {what}" for shape in shapes for what in ("turned", "another picture")]
+    return markdown_table(["", *headers], rows)
+
+
+ERRORS: dict[str, Callable[[Figures], str]] = {
+    "index_tables": index_tables,
+    "layers_local": lambda figures: layers(figures, "local"),
+    "layers_global": lambda figures: layers(figures, "global"),
+    "networks": networks,
+    "pcam": pcam,
+    "faults": faults,
+    "encodings": encodings,
+    "fine_turns": fine_turns,
+}
+
+
+def published(recipe: Path) -> tuple[str, str]:
+    """The published accuracy and the split it was selected on, as the head of the recipe says."""
+    comments = re.findall(r"^# +(.*)", recipe.read_text(encoding="utf-8"), re.MULTILINE)
+    said = re.search(r"published ([\d.]+ %), selected on the (\w+) split", " ".join(comments))
+    return (said[1], said[2]) if said else ("none", "–")
+
+
+def percent(values: list[float]) -> str:
+    """Mean and half the range: 97.14 ± 0.05 %."""
+    mean = sum(values) / len(values)
+    return f"{100 * mean:.2f} ± {50 * (max(values) - min(values)):.2f} %"
+
+
+def by_numbers(path: Path) -> list[str | int]:
+    """To sort p4 before p12."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
+
+
+def accuracies(records: dict[str, Record]) -> str:
+    """Published and ours, recipe by recipe; a recipe without a record was not run."""
+    rows = []
+    found = [*RECIPES.glob("*_gsa_net_*.yaml"), *RECIPES.glob("*_ge_vit_*.yaml")]
+    for path in sorted(found, key=by_numbers):
+        seeds = records[path.stem]["figures"]["seeds"].values() if path.stem in records else []
+        ours = percent([seed["test_accuracy"] for seed in seeds]) if seeds else "not run"
+        chosen = "validation" if seeds else "–"
+        link = f"[{path.stem}](../recipes/{path.name})"
+        rows.append([link, *published(path), ours, chosen, str(len(seeds))])
+    headers = ["recipe", "published", "selected on", "ours", "selected on", "seeds"]
+    return markdown_table(headers, rows)
