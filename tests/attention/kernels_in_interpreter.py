@@ -17,6 +17,8 @@ from turnwise.layers.conventions import key_seen_from_output, query_between_outp
 
 NAMES = ("output", "query", "key", "value", "place", "pose")
 CASES = {  # group, queries, window, rows, cols, crop, dropout, dim, lifting
+    "all queries, two frames": ("D3", "all", 3, 2, 3, 0, 0.2, 4, False),
+    "lifting, two frames": ("C6", "all", 3, 3, 2, 0, 0.0, 4, True),
     "all queries": ("C2", "all", 3, 3, 4, 0, 0.3, 5, False),
     "all queries, related by queries": ("D2", "all", 3, 3, 3, 0, 0.0, 4, False),
     "own queries, cropped": ("C4", "own", 3, 4, 5, 1, 0.3, 5, False),

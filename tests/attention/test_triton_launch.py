@@ -1,31 +1,33 @@
-"""Which forms the kernels take, and that nothing is lost on the way to them."""
+"""When the kernels are taken, and how poses are shared out between programs."""
+
+import sys
 
 import pytest
 import torch
 
 from turnwise.attention import frames
-from turnwise.attention.frames import Encodings
-
-
-def encodings(poses):
-    table = torch.zeros(poses, poses, poses, dtype=torch.long)
-    return Encodings(torch.zeros(poses, 9, 2), torch.zeros(poses, 2), table)
 
 
 def test_a_cpu_gets_the_plain_formula():
-    assert not frames._triton_can(torch.zeros(1, 4, 9, 1, 4), encodings(4), "own")
+    assert not frames._triton_can(torch.zeros(1, 4, 9, 1, 4))
 
 
 @pytest.mark.parametrize(
-    ("poses", "queries", "taken"), [(4, "all", True), (8, "all", False), (8, "own", True)]
+    ("dtype", "taken"), [(torch.float32, True), (torch.bfloat16, True), (torch.float64, False)]
 )
-def test_all_queries_are_taken_up_to_four_poses(monkeypatch, poses, queries, taken):
+def test_a_gpu_gets_them_in_32_and_16_bits(monkeypatch, dtype, taken):
     monkeypatch.setattr(frames, "HAS_TRITON", True)
-    on_gpu = torch.zeros(1, poses, 9, 1, 4, device="meta")
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-    assert frames._triton_can(on_gpu, encodings(poses), queries) is taken
+    assert frames._triton_can(torch.zeros(1, 4, 9, 1, 4, dtype=dtype, device="meta")) is taken
+
+
+def test_without_triton_everything_is_plain(monkeypatch):
+    monkeypatch.setattr(frames, "HAS_TRITON", False)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    assert not frames._triton_can(torch.zeros(1, 4, 9, 1, 4, device="meta"))
+    assert "turnwise.attention.triton_launch" not in sys.modules
 
 
 def test_the_interpreter_ran_every_case(kernel_errors):
-    assert len(kernel_errors) == 6
+    assert len(kernel_errors) == 8
     assert {"output", "query", "key", "value", "place"} <= set(kernel_errors["lifting"])

@@ -5,9 +5,11 @@ import pytest
 CASES = (
     "all queries",
     "all queries, related by queries",
+    "all queries, two frames",
     "own queries, cropped",
     "own queries, two frames",
     "lifting",
+    "lifting, two frames",
     "whole picture",
 )
 

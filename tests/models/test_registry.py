@@ -12,7 +12,7 @@ from turnwise.models.registry import config_of
 def test_every_model_can_be_made_and_described():
     for name in list_models():
         model = create_model(name, group="C2", num_classes=3, image_size=28)
-        assert model(torch.rand(1, 1, 8, 8)).shape == (1, 3)
+        assert model(torch.rand(1, 1, 28, 28)).shape == (1, 3)
         assert describe_model(name)
 
 

@@ -23,7 +23,6 @@ from turnwise.geometry.sources import Sources
 
 QUERIES = ("all", "own")
 BACKENDS = ("auto", "plain", "triton")
-LARGEST_IN_REGISTERS = 4
 HAS_TRITON = find_spec("triton") is not None
 
 
@@ -66,7 +65,7 @@ def attend_from_frames(
     require_known(queries, QUERIES, "queries")
     require_known(backend, BACKENDS, "backend")
     seed = draw_seed(query.device) if dropout else None
-    if backend == "triton" or (backend == "auto" and _triton_can(query, encodings, queries)):
+    if backend == "triton" or (backend == "auto" and _triton_can(query)):
         return _by_triton(query, key, value, encodings, sources, queries, seed, dropout)
     return _plain(query, key, value, encodings, sources, queries, seed, dropout)
 
@@ -113,10 +112,9 @@ def _kept(weight: Tensor, sources: Sources, seed: Tensor, rate: float) -> Tensor
     return keep_mask(seed, lane, number * outs + count(outs).view(outs, 1, 1, 1), rate)
 
 
-def _triton_can(query: Tensor, encodings: Encodings, queries: str) -> bool:
-    """Whether the kernels take this form: any group in own frames, up to 4 poses in all."""
-    small = encodings.table.shape[1] <= LARGEST_IN_REGISTERS or queries == "own"
-    return query.is_cuda and small and query.dtype is not torch.float64 and HAS_TRITON
+def _triton_can(query: Tensor) -> bool:
+    """Whether the kernels can run: on CUDA, in 32 or 16 bits."""
+    return query.is_cuda and query.dtype is not torch.float64 and HAS_TRITON
 
 
 def _by_triton(
@@ -128,12 +126,12 @@ def _by_triton(
 
     place, pose, table = encodings
     posed = torch.einsum("bgtnc,rc->bngrt", query[..., place.shape[-1] :], pose).float()
-    in_frame = len(place)
+    in_frame = poses_in_frame(len(place))
     if queries == "own":
-        own, in_frame = torch.arange(len(table)), poses_in_frame(len(table))
+        own = torch.arange(len(table))
         relation = table[own, own].to(query.device)[:, :, None].expand(-1, -1, posed.shape[-1])
         posed = posed.gather(3, relation.expand(*posed.shape[:2], -1, -1, -1))
-        table = torch.arange(table.shape[2]).repeat(in_frame)  # the relation of m is now number m
+        table = torch.arange(table.shape[2]).repeat(len(table))  # the relation of m is its number
     view, neighbourhood = sources.view, sources.view.neighbourhood
     output, _, _ = attend(
         query, key, value, place.float().unflatten(0, (-1, in_frame)).contiguous(),

@@ -26,7 +26,10 @@ WORKSPACE = 2**27  # bytes that the shares of the places' gradient may take at o
 HALVES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-def poses_in_frame(poses: int, largest: int = 4) -> int:
+LARGEST_AT_ONCE = 4  # poses whose channels fit in a lane's registers
+
+
+def poses_in_frame(poses: int, largest: int = LARGEST_AT_ONCE) -> int:
     """How many poses one program takes at once: the largest divisor up to `largest`."""
     return next(n for n in range(largest, 0, -1) if poses % n == 0)
 
@@ -79,12 +82,22 @@ class Shape:
             "offsets": len(_steps(view, device)),
             "frames": self.frames,
             "heads": self.heads,
+            "batch": self.batch,
         }
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether all key poses are taken at once, and the table of relations compiled in."""
+        if self.relations == 1:
+            return True
+        return self.poses <= (2 if self.all_queries else LARGEST_AT_ONCE)
 
     def constants(self, table: Tensor) -> dict[str, Any]:
         """What the kernels are compiled for."""
+        entries = self.outs * self.pairs * self.poses if self.in_registers else 0
         return {
-            "TABLE": tuple(table.flatten().tolist()),
+            "TABLE": tuple(table.flatten()[:entries].tolist()),  # the same in every frame
+            "MB": self.poses if self.in_registers else poses_in_frame(self.poses, largest=2),
             "H": self.outs,
             "G": self.asking,
             "J": self.pairs,
@@ -115,7 +128,7 @@ def _shape(
         heads=query.shape[3],
         frames=frames,
         outs=outs,
-        asking=query.shape[1] // frames,
+        asking=query.shape[1] // (1 if all_queries else frames),
         poses=key.shape[1],
         relations=pose.shape[3],
         width=query.shape[4],
@@ -157,7 +170,8 @@ def attend(
     output = query.new_empty((of.batch, of.frames * of.outs, of.tokens, of.heads, of.width))
     q, k, v = map(_laid_out, (query, key, value))
     given: dict[str, Any] = {"query": q, "key": k, "factor": _factors(pose), "place": place}
-    given |= {"peak": peak, "total": total, **of.arguments(query.device), **of.constants(table)}
+    given |= {"relations": _relations(table, query.device), "peak": peak, "total": total}
+    given |= {**of.arguments(query.device), **of.constants(table)}
     programs = (of.tiles * of.slots,)
     triton_forward.sum_weights[programs](**given)
     triton_forward.mix_values[programs](
@@ -189,19 +203,19 @@ def attend_backward(
     given |= {"factor": _factors(pose), "grad": dout, "peak": peak, "total": total}
     given |= {"seed": seed, "DROPS": drops, "WIDTH": of.width}
     given |= {**of.arguments(query.device), **of.constants(table)}
+    given["relations"] = _relations(table, query.device)
     given["delta"] = _worths(of, output, grad, given)
-    d_query, d_key, d_value, _, d_pose = map(_fresh, (query, key, value, place, pose))
-    d_place = _query_side(of, given, d_query, d_pose)
-    block = poses_in_frame(of.poses)
-    whole = block == of.poses
-    given |= {"MB": block, "RB": of.relations if whole else block}
-    if not whole:  # then the relation of a key's pose is its number
-        given["TABLE"] = tuple(range(block)) * (of.outs * of.pairs)
-    pixels = triton.cdiv(rows * cols, LANES)
-    triton_sources.source_gradients[(pixels * of.batch * of.heads, of.poses // block)](
+    d_query, d_place, d_pose = _query_side(of, given, query, pose)
+    d_key, d_value = _fresh(key), _fresh(value)
+    programs = (triton.cdiv(rows * cols, LANES) * of.batch * of.heads, of.poses // given["MB"])
+    triton_sources.source_gradients[programs](
         **given, d_key=d_key, d_value=d_value, token_rows=of.view.token_rows
     )
     return d_query, d_key, d_value, d_place, d_pose
+
+
+def _relations(table: Tensor, device: torch.device) -> Tensor:
+    return table.to(device, torch.int32, non_blocking=True).contiguous()
 
 
 def _fresh(x: Tensor) -> Tensor:
@@ -220,9 +234,17 @@ def _worths(of: Shape, output: Tensor, grad: Tensor, given: dict[str, Any]) -> T
     return delta
 
 
-def _query_side(of: Shape, given: dict[str, Any], d_query: Tensor, d_pose: Tensor) -> Tensor:
-    """Fill the gradients of query and pose, and add up the shares of the places' gradient."""
+def _query_side(
+    of: Shape, given: dict[str, Any], query: Tensor, pose: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of query, place and pose.
+
+    Where all queries meet every output, each frame of outputs has its part of the first and last.
+    """
     place, images = given["place"], of.batch * of.heads
+    parts = of.frames if of.all_queries else 1
+    d_query = query.new_empty((parts, *query.shape))
+    d_pose = pose.new_zeros((images, parts, pose[0, 0].numel()))
     chunk = max(1, min(images, WORKSPACE // (of.tiles * place.numel() * 4)))
     d_place = torch.zeros_like(place)
     for first in range(0, images, chunk):
@@ -232,7 +254,7 @@ def _query_side(of: Shape, given: dict[str, Any], d_query: Tensor, d_pose: Tenso
             **given, d_query=d_query, d_pose=d_pose, d_place=shares, first=first
         )
         d_place += shares.sum(dim=0)
-    return d_place
+    return d_query.sum(dim=0) if parts > 1 else d_query[0], d_place, d_pose.sum(dim=1).view_as(pose)
 
 
 @attend_backward.register_fake
