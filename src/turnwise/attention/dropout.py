@@ -6,10 +6,11 @@ kernel, without a mask ever being stored.
 """
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int32, Int64
 from torch import Tensor
 
 WORD = 0xFFFFFFFF  # arithmetic modulo 2³²
+LOWEST = -(2**31)
 LANE_STRIDE, NUMBER_STRIDE = 0x9E3779B9, 0x85EBCA6B
 
 
@@ -30,13 +31,19 @@ def keep_mask(
     rate: float,
 ) -> Bool[Tensor, "*many"]:
     """Which entries stay."""
-    key = _mixed(seed + lane * LANE_STRIDE)
-    return _mixed(key + number * NUMBER_STRIDE) >= drop_threshold(rate)
+    key = _mixed(_as_word(seed + lane * LANE_STRIDE))
+    bits = _mixed(key + _as_word(number * NUMBER_STRIDE))
+    return bits.bitwise_xor_(LOWEST) >= drop_threshold(rate) + LOWEST  # compared without a sign
 
 
-def _mixed(bits: Int64[Tensor, "*many"]) -> Int64[Tensor, "*many"]:
-    """A good hash of 32 bits to 32 bits (two rounds of xor-shift and multiply)."""
-    bits = bits & WORD
-    bits = (bits ^ (bits >> 16)) * 0x7FEB352D & WORD
-    bits = (bits ^ (bits >> 15)) * 0x846CA68B & WORD
-    return bits ^ (bits >> 16)
+def _as_word(x: Int64[Tensor, "*many"]) -> Int32[Tensor, "*many"]:
+    """The lowest 32 bits, as an integer with a sign."""
+    return ((x & WORD) - ((x & -LOWEST) << 1)).int()
+
+
+def _mixed(bits: Int32[Tensor, "*many"]) -> Int32[Tensor, "*many"]:
+    """A good hash of 32 bits to 32 bits: xor-shift and multiply, twice; overflow is meant."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
+        high = (bits >> shift).bitwise_and_((1 << (32 - shift)) - 1)
+        bits = high.bitwise_xor_(bits).mul_(factor)
+    return (bits >> 16).bitwise_and_(0xFFFF).bitwise_xor_(bits)

@@ -18,11 +18,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from turnwise.attention.dropout import draw_seed, drop_threshold, keep_mask
+from turnwise.attention.streaming import Form, stream_attention
 from turnwise.checks import require_known
 from turnwise.geometry.sources import Sources
 
 QUERIES = ("all", "own")
-BACKENDS = ("auto", "plain", "triton")
+BACKENDS = ("auto", "plain", "streaming", "triton")
 HAS_TRITON = find_spec("triton") is not None
 
 
@@ -65,9 +66,10 @@ def attend_from_frames(
     require_known(queries, QUERIES, "queries")
     require_known(backend, BACKENDS, "backend")
     seed = draw_seed(query.device) if dropout else None
-    if backend == "triton" or (backend == "auto" and _triton_can(query)):
-        return _by_triton(query, key, value, encodings, sources, queries, seed, dropout)
-    return _plain(query, key, value, encodings, sources, queries, seed, dropout)
+    if backend == "auto":
+        backend = _best_backend(query)
+    ways = {"plain": _plain, "streaming": _by_streaming, "triton": _by_triton}
+    return ways[backend](query, key, value, encodings, sources, queries, seed, dropout)
 
 
 def _plain(
@@ -110,6 +112,31 @@ def _kept(weight: Tensor, sources: Sources, seed: Tensor, rate: float) -> Tensor
     lane = image * tokens + count(tokens)[:, None, None]
     number = sources.offset[:, None, :] * poses + count(poses)[:, None]  # (t, m, s)
     return keep_mask(seed, lane, number * outs + count(outs).view(outs, 1, 1, 1), rate)
+
+
+def _by_streaming(
+    query: Tensor, key: Tensor, value: Tensor, encodings: Encodings, sources: Sources,
+    queries: str, seed: Tensor | None, dropout: float,
+) -> Tensor:  # fmt: skip
+    """The same image by image, in little memory; 16-bit numbers are widened on the way."""
+    place, pose, table = encodings
+    wide = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast(query.device.type, enabled=False):
+        asked, keys, values = (
+            x.to(wide).permute(0, 3, 2, 1, 4).flatten(0, 1).contiguous()
+            for x in (query, key, value)
+        )
+        posed = asked[..., place.shape[-1] :] @ pose.to(wide).T
+        form = Form(sources, table.to(query.device), queries == "own", dropout, seed)
+        output = stream_attention(asked, keys, values, place.to(wide), posed, form)
+    return output.unflatten(0, (len(query), -1)).permute(0, 3, 2, 1, 4).to(query.dtype)
+
+
+def _best_backend(query: Tensor) -> str:
+    """Kernels where they can run; a graph that is traced gets plain operations."""
+    if _triton_can(query):
+        return "triton"
+    return "plain" if torch.compiler.is_compiling() else "streaming"
 
 
 def _triton_can(query: Tensor) -> bool:
