@@ -13,7 +13,6 @@ benchmarks/group_attention.jsonl.
 import argparse
 import itertools
 import json
-import resource
 import shlex
 import subprocess
 import sys
@@ -94,18 +93,25 @@ def now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def used(device: torch.device) -> float:
-    """Bytes in use before the first step."""
+def used(device: torch.device) -> int:
+    """Bytes in use before the first step; from here on the peak counts (on the CPU, in Linux)."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
-    return peak(device)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    return status_of_process("VmRSS")
 
 
-def peak(device: torch.device) -> float:
+def peak(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return status_of_process("VmHWM")
+
+
+def status_of_process(field: str) -> int:
+    """Bytes that the kernel counts for this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def rates(device: torch.device) -> dict[str, float]:
