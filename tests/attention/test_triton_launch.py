@@ -21,11 +21,16 @@ def test_a_gpu_gets_them_in_32_and_16_bits(monkeypatch, dtype, taken):
     assert frames._triton_can(torch.zeros(1, 4, 9, 1, 4, dtype=dtype, device="meta")) is taken
 
 
-def test_without_triton_everything_is_plain(monkeypatch):
+def test_without_triton_a_gpu_warns_and_goes_on(monkeypatch):
     monkeypatch.setattr(frames, "HAS_TRITON", False)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-    assert not frames._triton_can(torch.zeros(1, 4, 9, 1, 4, device="meta"))
+    with pytest.warns(UserWarning, match="Triton is not installed"):
+        assert frames._best_backend(torch.zeros(1, 4, 9, 1, 4, device="meta")) == "streaming"
     assert "turnwise.attention.triton_launch" not in sys.modules
+
+
+def test_a_cpu_does_not_warn():
+    assert frames._best_backend(torch.zeros(1, 4, 9, 1, 4)) == "streaming"
 
 
 def test_the_interpreter_ran_every_case(kernel_errors):

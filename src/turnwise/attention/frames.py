@@ -9,6 +9,7 @@ Letters:  b batch, n head, t token (pixel of the output), s source (pixel of the
           h, g, m the poses of output, query and key;  d, c channels of a head.
 """
 
+import warnings
 from functools import partial
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -136,6 +137,12 @@ def _best_backend(query: Tensor) -> str:
     """Kernels where they can run; a graph that is traced gets plain operations."""
     if _triton_can(query):
         return "triton"
+    if query.is_cuda and not HAS_TRITON and not torch.compiler.is_compiling():
+        warnings.warn(
+            "Triton is not installed, so group attention runs in ordinary operations, which is "
+            "slower; `pip install triton` brings the kernels.",
+            stacklevel=2,
+        )
     return "plain" if torch.compiler.is_compiling() else "streaming"
 
 

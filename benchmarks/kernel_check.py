@@ -1,0 +1,105 @@
+"""The Triton kernels on a GPU against the plain formula in float64; what CI cannot run.
+
+    python benchmarks/kernel_check.py
+
+For every form, group and precision: the relative error of the output and of every gradient, whether
+two runs give the same bits, and that empty memory, which is filled with NaN here, is overwritten.
+Exit status 0 if all hold; the record goes to benchmarks/kernel_check.jsonl.  The counterpart on the
+CPU is tests/attention (in Triton's interpreter, where it is installed).
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from turnwise.attention.frames import Encodings, attend_from_frames
+from turnwise.geometry.sources import Neighbourhood, Sources, find_sources
+from turnwise.groups import PlanarGroup
+from turnwise.layers.conventions import key_seen_from_output, query_between_output_and_key
+from turnwise.reports.records import append_record
+from turnwise.reports.tables import format_error, text_table
+
+HERE = Path(__file__).parent
+LIMITS = {torch.float32: 1e-3, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+NAMES = ("output", "query", "key", "value", "place", "pose")
+FORMS = [  # group, queries, neighbourhood, rows, cols, crop, dropout, dim, lifting
+    ("C1", "all", Neighbourhood(5), 9, 9, 0, 0.0, 10, False),
+    ("D1", "all", Neighbourhood(3), 7, 6, 0, 0.1, 10, False),
+    ("C4", "all", Neighbourhood(5), 9, 9, 2, 0.1, 10, False),
+    ("C4", "own", Neighbourhood(5), 9, 9, 1, 0.1, 10, False),
+    ("C4", "own", Neighbourhood(5, "disc"), 8, 11, 0, 0.0, 6, False),
+    ("D4", "all", Neighbourhood(3), 7, 7, 0, 0.1, 10, False),
+    ("D4", "own", Neighbourhood(5), 9, 9, 0, 0.1, 10, False),
+    ("C8", "own", Neighbourhood(0), 6, 5, 0, 0.1, 16, False),
+    ("C12", "own", Neighbourhood(3), 6, 6, 0, 0.0, 6, False),
+    ("C4", "all", Neighbourhood(5), 9, 9, 0, 0.1, 10, True),
+    ("C16", "all", Neighbourhood(5), 7, 7, 0, 0.0, 6, True),
+    ("D4", "all", Neighbourhood(0), 6, 7, 0, 0.1, 32, True),
+]
+
+
+def outcome(form, backend: str, given: list[torch.Tensor], weight: torch.Tensor):
+    """The output and the gradients, those that exist."""
+    name, queries, neighbourhood, rows, cols, crop, dropout, _, lifting = form
+    group, found = PlanarGroup.named(name), find_sources(neighbourhood, rows, cols, crop)
+    sources = Sources(found.pixel.cuda(), found.offset.cuda(), found.inside.cuda(), found.view)
+    if lifting:
+        table = torch.zeros(group.order, 1, 1, dtype=torch.long)
+    else:
+        table = (query_between_output_and_key if group.reflections else key_seen_from_output)(group)
+    leaves = [x.requires_grad_() for x in given]
+    torch.manual_seed(1)
+    output = attend_from_frames(
+        *leaves[:3], Encodings(*leaves[3:], table.contiguous()), sources, queries=queries,
+        dropout=dropout, backend=backend,
+    )  # fmt: skip
+    grads = torch.autograd.grad((output.double() * weight).sum(), leaves, allow_unused=True)
+    return [output.detach(), *grads]
+
+
+def check(form, kind: torch.dtype) -> tuple[dict[str, float], bool]:
+    """Relative errors by tensor, and whether two runs agree to the last bit."""
+    name, _, neighbourhood, rows, cols, crop, _, dim, lifting = form
+    torch.manual_seed(0)
+    poses = PlanarGroup.named(name).order
+    tokens, pixels = (rows - 2 * crop) * (cols - 2 * crop), rows * cols
+    asking, place = (1, dim) if lifting else (poses, 2 * (dim // 3))
+    shapes = [(2, asking, n, 3, dim) for n in (tokens, pixels, pixels)]
+    shapes += [(poses, len(neighbourhood.offsets(rows, cols)), place), (asking, dim - place)]
+    rounded = [torch.randn(shape, device="cuda").to(kind) for shape in shapes]
+    weight = torch.randn(2, poses, tokens, 3, dim, device="cuda", dtype=torch.float64)
+    right = outcome(form, "plain", [x.double() for x in rounded], weight)
+    got, again = (outcome(form, "triton", [x.clone() for x in rounded], weight) for _ in range(2))
+    errors = {
+        tensor: float((a - b.double()).abs().max() / a.abs().max())
+        for tensor, a, b in zip(NAMES, right, got, strict=True)
+        if a is not None and a.numel() and a.abs().max() > 1e-6
+    }
+    pairs = [(a, b) for a, b in zip(got, again, strict=True) if a is not None]
+    return errors, all(torch.equal(a, b) for a, b in pairs)
+
+
+def main() -> int:
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills empty memory with NaN
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    rows, results, fine = [], [], True
+    for form in FORMS:
+        for kind, limit in LIMITS.items():
+            errors, same = check(form, kind)
+            worst = max(errors, key=errors.__getitem__)
+            holds = same and errors[worst] <= limit
+            fine &= holds
+            words = f"{form[0]} {form[1]} {form[2]}{' lifting' if form[-1] else ''}"
+            results.append({"form": words, "type": str(kind), "errors": errors, "same_bits": same})
+            rows.append([words, str(kind)[6:], format_error(errors[worst]), worst,
+                         "yes" if same else "NO", "holds" if holds else "FAILS"])  # fmt: skip
+            print("  ".join(rows[-1]), flush=True)
+    print(text_table(["form", "type", "largest error", "of", "same bits", ""], rows))
+    command = "python benchmarks/kernel_check.py"
+    append_record(HERE / "kernel_check.jsonl", command, {"holds": fine, "results": results})
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
