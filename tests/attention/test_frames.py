@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from turnwise.attention import frames
 from turnwise.attention.frames import Encodings, attend_from_frames
 from turnwise.checks import InputError
 from turnwise.geometry.grids import pixel_centres
@@ -25,6 +26,12 @@ from turnwise.groups import (
 HEADS, PLACE, POSE = 2, 3, 2
 DIM = PLACE + POSE
 SQUARE, DISC, WHOLE = Neighbourhood(3), Neighbourhood(5, "disc"), Neighbourhood(0)
+
+
+@pytest.fixture(autouse=True, params=["plain", "streaming"])
+def backend(request, monkeypatch):
+    """Every test of this file holds for the formula and for the one in little memory."""
+    monkeypatch.setattr(frames, "_best_backend", lambda query: request.param)
 
 
 def encode(steps):
