@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Int32, Int64
 from torch import Tensor
 
+from turnwise.geometry.sources import Sources
+
 WORD = 0xFFFFFFFF  # arithmetic modulo 2³²
 LOWEST = -(2**31)
 LANE_STRIDE, NUMBER_STRIDE = 0x9E3779B9, 0x85EBCA6B
@@ -22,6 +24,11 @@ def draw_seed(device: torch.device) -> Int64[Tensor, "1"]:
 def drop_threshold(rate: float) -> int:
     """Entries whose 32 bits are below it are dropped."""
     return min(WORD, round(rate * 2**32))
+
+
+def numbered_offsets(sources: Sources) -> Int64[Tensor, "#token source"]:
+    """The numbers of the offsets; one row for all tokens where they have the same."""
+    return sources.offset[:1] if sources.view.neighbourhood.window else sources.offset
 
 
 def keep_mask(

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from turnwise.attention.dropout import draw_seed, drop_threshold, keep_mask
+from turnwise.attention.dropout import draw_seed, drop_threshold, keep_mask, numbered_offsets
 from turnwise.attention.streaming import Form, stream_attention
 from turnwise.checks import require_known
 from turnwise.geometry.sources import Sources
@@ -111,7 +111,7 @@ def _kept(weight: Tensor, sources: Sources, seed: Tensor, rate: float) -> Tensor
     count = partial(torch.arange, device=weight.device)
     image = count(batch * heads).view(batch, heads, 1, 1, 1, 1)
     lane = image * tokens + count(tokens)[:, None, None]
-    number = sources.offset[:, None, :] * poses + count(poses)[:, None]  # (t, m, s)
+    number = numbered_offsets(sources)[:, None, :] * poses + count(poses)[:, None]  # (t, m, s)
     return keep_mask(seed, lane, number * outs + count(outs).view(outs, 1, 1, 1), rate)
 
 

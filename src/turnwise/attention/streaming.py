@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from turnwise.attention.dropout import keep_mask
+from turnwise.attention.dropout import keep_mask, numbered_offsets
 from turnwise.geometry.sources import Sources
 
 AT_ONCE = 2**19  # entries of the weights that are worked on at once: they should stay in the cache
@@ -154,7 +154,7 @@ def _drop(some: slice, query: Tensor, form: Form, *tables: Tensor) -> None:
     count = partial(torch.arange, device=query.device)
     images = count(len(query))[some]
     lane = (images[:, None] * tokens + count(tokens))[..., None, None, None]
-    number = (form.sources.offset[:, None, :, None] * poses + count(poses)) * outs
+    number = (numbered_offsets(form.sources)[:, None, :, None] * poses + count(poses)) * outs
     number = number + count(outs)[:, None, None]
     kept = keep_mask(form.seed, lane, number, form.dropout).flatten(0, 1).to(tables[0].dtype)
     for table in tables:
