@@ -1,10 +1,8 @@
-"""The pieces of the way back, tested through the kernels made of them: each gradient, each form."""
-
-import pytest
+"""The pieces of the way back are tested through the kernels; here, that every form has them all."""
 
 
-@pytest.mark.parametrize("tensor", ["query", "key", "value", "place", "pose"])
-def test_every_gradient_agrees_in_every_form(kernel_errors, tensor):
-    found = [errors[tensor] for errors in kernel_errors.values() if tensor in errors]
-    assert len(found) >= 6
-    assert max(found) < 2e-5
+def test_every_form_has_every_gradient(kernel_errors):
+    whole = {"output", "query", "key", "value", "place", "pose"}
+    for case, errors in kernel_errors.items():
+        assert set(errors) >= whole - {"pose"}, case
+        assert ("pose" in errors) or "lifting" in case
