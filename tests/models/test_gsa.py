@@ -271,18 +271,22 @@ def striped(batch, size):
     return images + 0.1 * torch.randn(batch, 1, size, size), label
 
 
-def test_mixed_precision():
-    """bfloat16 stays finite, and the loss falls."""
-    model = create_model("gsa_net", num_classes=2, **SMALL)
+@pytest.mark.parametrize("backend", ["plain", "streaming"])
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_mixed_precision(kind, backend):
+    """bfloat16, and float16 with scaled gradients, stay finite, and the loss falls."""
+    model = create_model("gsa_net", num_classes=2, backend=backend, **SMALL)
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", enabled=kind is torch.float16)
     images, labels = striped(8, 12)
     losses = []
     for _ in range(20):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", kind):
             loss = F.cross_entropy(model(images), labels)
         optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        scaler.scale(loss).backward()
+        scaler.step(optimiser)
+        scaler.update()
         losses.append(loss.item())
     assert all(torch.isfinite(p).all() for p in model.parameters())
     assert sum(losses[-3:]) / 3 < 0.7 * losses[0]

@@ -2,8 +2,8 @@
 
 A feature stands at a pixel in a pose (pixel × group element).  An output in pose h sees a source at
 offset δ where h⁻¹δ is, and its pose m as h⁻¹m; so when the picture turns, everything it sees stays
-what it was.  This is the plain version: it reads like the formula, and it is the oracle of the
-faster ones.
+what it was.  backend="plain" reads like the formula and is the oracle of the others, which give
+the same numbers in less memory (streaming.py) or on a GPU (triton_launch.py).
 
 Letters:  b batch, n head, t token (pixel of the output), s source (pixel of the neighbourhood);
           h, g, m the poses of output, query and key;  d, c channels of a head.

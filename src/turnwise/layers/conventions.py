@@ -50,7 +50,7 @@ class Convention:
     encoder_eps: float = 1e-5  # published: 1e-12, which leaves of an offset only its sign
     random_biases: bool = True  # published: zero, the other half of the same fault
     scale_by_input: bool = False  # published: √(input channels), 1 in the first layer of MNIST
-    sums: bool = False  # published: sums over queries and pixels, so the first loss is 165
+    sums: bool = False  # published: sums over queries and pixels; the first loss is huge
     norm_over_picture: bool = False  # published: one mean and spread for the whole sample
     norm_eps: float = 1e-5
     crop_before: bool = True  # published: attention is computed where it is then cut away
