@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--queries", nargs="+", default=["all"])
     parser.add_argument("--backends", nargs="+", default=["plain", "streaming"])
     parser.add_argument("--precision", default="32", choices=["32", "bf16", "fp16"])
+    parser.add_argument("--compiled", action="store_true", help="by torch.compile, as CUDA graphs")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--records", type=Path, default=HERE / "group_attention.jsonl")
@@ -64,11 +65,13 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     ).to(device)  # fmt: skip
     images = torch.rand(case["batch"], 1, size, size, device=device)
     labels = torch.randint(0, 10, (case["batch"],), device=device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
+    if case["compiled"]:
+        model.compile(mode="reduce-overhead")
     kind = {"32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[case["precision"]]
     before = used(device)
-    times = [one_step(model, optimiser, images, labels, kind) for _ in range(2 + case["repeats"])]
-    forward, backward, whole = map(min, zip(*times[2:], strict=True))
+    times = [one_step(model, optimiser, images, labels, kind) for _ in range(5 + case["repeats"])]
+    forward, backward, whole = map(min, zip(*times[5:], strict=True))
     figures = {"forward": forward, "backward": backward, "step": whole, "warm_up": times[0][2]}
     return figures | {"peak_gib": (peak(device) - before) / 2**30}
 
@@ -181,7 +184,8 @@ def main() -> None:
         print(json.dumps(measure(json.loads(args.case))))
         return
     rate = rates(torch.device(args.device))
-    shared = {"device": args.device, "precision": args.precision, "repeats": args.repeats}
+    shared = {"device": args.device, "precision": args.precision, "repeats": args.repeats,
+              "compiled": args.compiled}  # fmt: skip
     names = ("group", "window", "queries", "image", "batch", "backend")
     grid = (args.groups, args.windows, args.queries, args.images, args.batches, args.backends)
     results = []

@@ -29,6 +29,10 @@ def test_sources_are_where_the_offsets_point(neighbourhood, crop):
         assert bool(here.any()) == bool(sources.inside[t, s])
         if here.any():
             assert sources.pixel[t, s] == torch.nonzero(here).item()
+            row, col = divmod(int(sources.pixel[t, s]), cols)
+            at = divmod(t, cols - 2 * crop)
+            steps = sources.steps[sources.offset[t, s]].tolist()
+            assert [row, col] == [at[0] + crop + steps[0], at[1] + crop + steps[1]]
 
 
 @pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)

@@ -314,6 +314,8 @@ warnings.simplefilter("error")
 compiled = torch.compile(model, backend="eager", fullgraph=True)
 torch.testing.assert_close(compiled(images), model(images))
 turnwise.assert_equivariant(compiled, "D4", images)
+larger = torch.rand(2, 1, 12, 12, dtype=torch.float64)
+torch.testing.assert_close(compiled(larger), model(larger))
 """
 
 

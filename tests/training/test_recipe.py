@@ -45,6 +45,7 @@ def test_null_switches_off():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
+        ("trainer.cuda_graphs=true", "set both, or neither"),
         ("optimisation.learning_rte=1", r"unknown optimisation key 'learning_rte'\. Did you mean"),
         ("optimization.ema=1", r"unknown recipe key 'optimization'\. Did you mean 'optimisation'"),
         ("model.widht=8", r"unknown option of vit 'widht'\. Did you mean 'width'"),

@@ -2,7 +2,7 @@
 
 An entry of the attention weights has a lane (which picture, head and token) and a number (which
 source, which poses).  Hashing both gives the same bits in a plain formula, in a loop and in a GPU
-kernel, without a mask ever being stored.
+kernel, without a mask ever being stored.  Two outputs share a number, and have 16 bits each.
 """
 
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 from turnwise.geometry.sources import Sources
 
 WORD = 0xFFFFFFFF  # arithmetic modulo 2³²
-LOWEST = -(2**31)
 LANE_STRIDE, NUMBER_STRIDE = 0x9E3779B9, 0x85EBCA6B
 
 
@@ -22,8 +21,8 @@ def draw_seed(device: torch.device) -> Int64[Tensor, "1"]:
 
 
 def drop_threshold(rate: float) -> int:
-    """Entries whose 32 bits are below it are dropped."""
-    return min(WORD, round(rate * 2**32))
+    """Entries whose 16 bits are below it are dropped."""
+    return min(0xFFFF, round(rate * 2**16))
 
 
 def numbered_offsets(sources: Sources) -> Int64[Tensor, "#token source"]:
@@ -36,16 +35,17 @@ def keep_mask(
     lane: Int64[Tensor, "*#many"],
     number: Int64[Tensor, "*#many"],
     rate: float,
-) -> Bool[Tensor, "*many"]:
-    """Which entries stay."""
+) -> Bool[Tensor, "*many 2"]:
+    """Which entries stay: two for each number, since a hash has bits enough for two."""
     key = _mixed(_as_word(seed + lane * LANE_STRIDE))
     bits = _mixed(key + _as_word(number * NUMBER_STRIDE))
-    return bits.bitwise_xor_(LOWEST) >= drop_threshold(rate) + LOWEST  # compared without a sign
+    halves = torch.stack([bits & 0xFFFF, (bits >> 16).bitwise_and_(0xFFFF)], dim=-1)
+    return halves >= drop_threshold(rate)
 
 
 def _as_word(x: Int64[Tensor, "*many"]) -> Int32[Tensor, "*many"]:
     """The lowest 32 bits, as an integer with a sign."""
-    return ((x & WORD) - ((x & -LOWEST) << 1)).int()
+    return ((x & WORD) - ((x & 2**31) << 1)).int()
 
 
 def _mixed(bits: Int32[Tensor, "*many"]) -> Int32[Tensor, "*many"]:

@@ -10,7 +10,7 @@ Letters:  b batch, n head, t token (pixel of the output), s source (pixel of the
 """
 
 import warnings
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -109,10 +109,11 @@ def _kept(weight: Tensor, sources: Sources, seed: Tensor, rate: float) -> Tensor
     """Which weights (b, n, h, t, m, s) dropout keeps; numbered as the kernels number them."""
     batch, heads, outs, tokens, poses, _ = weight.shape
     count = partial(torch.arange, device=weight.device)
-    image = count(batch * heads).view(batch, heads, 1, 1, 1, 1)
-    lane = image * tokens + count(tokens)[:, None, None]
+    lane = count(batch * heads * tokens).view(batch, heads, 1, tokens, 1, 1)
+    pairs = (outs + 1) // 2
     number = numbered_offsets(sources)[:, None, :] * poses + count(poses)[:, None]  # (t, m, s)
-    return keep_mask(seed, lane, number * outs + count(outs).view(outs, 1, 1, 1), rate)
+    kept = keep_mask(seed, lane, number * pairs + count(pairs).view(pairs, 1, 1, 1), rate)
+    return kept.movedim(-1, 3).flatten(2, 3)[:, :, :outs]
 
 
 def _by_streaming(
@@ -156,22 +157,51 @@ def _by_triton(
     queries: str, seed: Tensor | None, dropout: float,
 ) -> Tensor:  # fmt: skip
     """The same by the kernels, which take the poses in frames."""
-    from turnwise.attention.triton_launch import attend, poses_in_frame
+    from turnwise.attention.triton_launch import Shape, attend, poses_in_frame
 
     place, pose, table = encodings
-    posed = torch.einsum("bgtnc,rc->bngrt", query[..., place.shape[-1] :], pose).float()
-    in_frame = poses_in_frame(len(place))
+    posed = torch.einsum("bgtnc,rc->bgtnr", query[..., place.shape[-1] :], pose)
+    entries, relations, own = _on_device(table, query.device)
     if queries == "own":
-        own = torch.arange(len(table))
-        relation = table[own, own].to(query.device)[:, :, None].expand(-1, -1, posed.shape[-1])
-        posed = posed.gather(3, relation.expand(*posed.shape[:2], -1, -1, -1))
-        table = torch.arange(table.shape[2]).repeat(len(table))  # the relation of m is its number
-    view, neighbourhood = sources.view, sources.view.neighbourhood
-    output, _, _ = attend(
-        query, key, value, place.float().unflatten(0, (-1, in_frame)).contiguous(),
-        posed.contiguous(), torch.zeros_like(table[:1]).to(query.device) if seed is None else seed,
-        table, drop_threshold(dropout), queries == "all", neighbourhood.window,
-        neighbourhood.shape, view.rows, view.cols, view.crop,
+        posed = posed.gather(4, own[:, None, None].expand(*posed.shape[:4], -1))
+        entries = tuple(range(table.shape[2])) * len(table)  # the relation is the key's number
+    frames, view = len(place) // poses_in_frame(len(place)), sources.view
+    shape = Shape(
+        all_queries=int(queries == "all"),
+        outs=len(place) // frames,
+        asking=query.shape[1] // (1 if queries == "all" else frames),
+        poses=key.shape[1],
+        relations=posed.shape[-1],
+        width=query.shape[-1],
+        place_width=place.shape[-1],
+        frames=frames,
+        rows=view.rows,
+        cols=view.cols,
+        crop=view.crop,
+    )
+    seed = sources.pixel.new_zeros(1) if seed is None else seed
+    output = attend(
+        query, key, value, place, posed, seed, sources.steps, relations, entries,
+        drop_threshold(dropout), shape,
     )  # fmt: skip
     summed = encodings.table.shape[1] if queries == "all" else 1
     return output / (summed * (1 - dropout))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _on_device(
+    table: Int64[Tensor, "out query key"], device: torch.device
+) -> tuple[tuple[int, ...], Tensor, Tensor]:
+    """The relations as numbers, as a tensor where the kernels are, and those of own queries."""
+    with torch.inference_mode(False):
+        entries = tuple(table.flatten().tolist())
+        return entries, *_as_tensors(entries, table.shape, device)
+
+
+@cache
+def _as_tensors(
+    entries: tuple[int, ...], shape: torch.Size, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    table = torch.tensor(entries, device=device)
+    own = table.view(shape).diagonal().T if shape[0] == shape[1] else table  # [h, m]
+    return table.int(), own.contiguous()

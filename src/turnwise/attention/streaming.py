@@ -151,12 +151,12 @@ def _drop(some: slice, query: Tensor, form: Form, *tables: Tensor) -> None:
     if form.seed is None:
         return
     (_, outs, _, poses), tokens = tables[0].shape, query.shape[1]
-    count = partial(torch.arange, device=query.device)
+    count, pairs = partial(torch.arange, device=query.device), (outs + 1) // 2
     images = count(len(query))[some]
     lane = (images[:, None] * tokens + count(tokens))[..., None, None, None]
-    number = (numbered_offsets(form.sources)[:, None, :, None] * poses + count(poses)) * outs
-    number = number + count(outs)[:, None, None]
-    kept = keep_mask(form.seed, lane, number, form.dropout).flatten(0, 1).to(tables[0].dtype)
+    number = (numbered_offsets(form.sources)[:, None, :, None] * poses + count(poses)) * pairs
+    kept = keep_mask(form.seed, lane, number + count(pairs)[:, None, None], form.dropout)
+    kept = kept.movedim(-1, 3).flatten(2, 3)[:, :, :outs].flatten(0, 1).to(tables[0].dtype)
     for table in tables:
         table.mul_(kept)
 

@@ -8,16 +8,16 @@ over δ to pose.  Letters and layouts as in triton_pieces.py.
 import triton
 import triton.language as tl
 
+from turnwise.attention.triton_memory import lane_of, load_everywhere, load_numbers
 from turnwise.attention.triton_pieces import (
     content_factors,
     contents,
     dot,
-    kept,
+    keeps,
     known_factors,
     lane_key,
-    load_channels,
     load_queries,
-    load_row,
+    numbered,
     pose_factors,
 )
 
@@ -26,19 +26,21 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def worths(
-    grad, v, lane, first, apart, H: tl.constexpr, M: tl.constexpr, D: tl.constexpr,
-    DROPS: tl.constexpr,
+    grad, v, lane, s, m0, frame, frames, H: tl.constexpr, M: tl.constexpr, MB: tl.constexpr,
+    D: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """r[h·M + m] = dout_h · v_m, nothing where dropout took the weight away.
-
-    `first` is dropout's number of h = m = 0; the numbers of two poses m are `apart`.
-    """
+    """r[h·MB + m] = dout_h · v_m, nothing where dropout took the weight away."""
+    keep = ()
+    if DROPS > 0:
+        for m in tl.static_range(MB):
+            number, first = numbered(s, m0 + m, frame, frames, H, M)
+            keep = keep + keeps(lane, number, first, H, DROPS)
     table = ()
     for h in tl.static_range(H):
-        for m in tl.static_range(M):
+        for m in tl.static_range(MB):
             worth = dot(grad, h * D, v, m * D, D, tl.zeros_like(v[0]))
             if DROPS > 0:
-                worth *= kept(lane, first + m * apart + h, DROPS)
+                worth = tl.where(keep[m * H + h], worth, 0.0)
             table = table + (worth,)
     return table
 
@@ -84,34 +86,25 @@ def add_place_score_gradients(dp, ds, count: tl.constexpr, M: tl.constexpr):
 
 @triton.jit
 def add_pose_gradients(
-    df, d_pose, ds, stride, mask, relations, m0, TABLE: tl.constexpr, H: tl.constexpr,
-    G: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr, M: tl.constexpr, MB: tl.constexpr,
-    R: tl.constexpr,
+    df, ds, TABLE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, J: tl.constexpr,
+    ALL: tl.constexpr, M: tl.constexpr, MB: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Add to each relation r of a query g the gradients of the scores that use it.
 
-    In registers if the relations are compiled in; else in memory, where a lane touches its own
-    entries alone, one after the other.
+    Only if the relations are compiled in; else triton_poses.py does it.
     """
+    GP: tl.constexpr = G + G % 2
     table = ()
     if MB == M:
-        for g in tl.static_range(G):
-            for r in tl.static_range(R):
-                total = df[g * R + r]
+        for r in tl.static_range(R):
+            for g in tl.static_range(GP):
+                total = df[r * GP + g]
                 for h in tl.static_range(H):
                     for m in tl.static_range(M):
-                        if ALL or h == g:  # noqa: SIM102 - constants
+                        if (ALL or h == g) and g < G:  # noqa: SIM102 - constants
                             if TABLE[(h * J + (g if ALL else 0)) * M + m] == r:
                                 total += ds[(h * J + (g if ALL else 0)) * M + m]
                 table = table + (total,)
-    else:
-        for h in tl.static_range(H):
-            for j in tl.static_range(J):
-                for m in tl.static_range(MB):
-                    r = tl.load(relations + (h * J + j) * M + m0 + m)
-                    at = d_pose + ((j if ALL else h) * R + r) * stride
-                    before = tl.load(at, mask=mask, other=0.0)
-                    tl.store(at, before + ds[(h * J + j) * MB + m], mask=mask)
     return table
 
 
@@ -136,10 +129,11 @@ def add_content_gradients(
 
 @triton.jit
 def add_placed_gradients(
-    dq, dp, place, stride, H: tl.constexpr, G: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr,
+    dq, dp, place, H: tl.constexpr, G: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr,
     D: tl.constexpr, PD: tl.constexpr,
 ):  # fmt: skip
     """dq_g += Σ_h dp[h, g] P(h⁻¹δ), in the channels that meet the place."""
+    encoding = load_everywhere(place, H * PD)
     table = ()
     for g in tl.static_range(G):
         for c in tl.static_range(D):
@@ -147,17 +141,17 @@ def add_placed_gradients(
             if c < PD:
                 for h in tl.static_range(H):
                     if ALL:
-                        total += dp[h * J + g] * tl.load(place + h * stride + c)
+                        total += dp[h * J + g] * encoding[h * PD + c]
                     elif h == g:
-                        total += dp[h] * tl.load(place + h * stride + c)
+                        total += dp[h] * encoding[h * PD + c]
             table = table + (total,)
     return table
 
 
 @triton.jit
 def store_place_shares(
-    pointer, dp, q, alive, stride, H: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr,
-    D: tl.constexpr, PD: tl.constexpr,
+    pointer, dp, q, alive, H: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr, D: tl.constexpr,
+    PD: tl.constexpr,
 ):  # fmt: skip
     """Σ_g dp[h, g] q_g over the lanes of this program: its share of the gradient of P(h⁻¹δ)."""
     for h in tl.static_range(H):
@@ -166,7 +160,7 @@ def store_place_shares(
             for j in tl.static_range(J):
                 part += dp[h * J + j] * q[(j if ALL else h) * D + c]
             part = tl.sum(tl.where(alive, part, 0.0), axis=0)
-            tl.store(pointer + h * stride + c, part * LN2)
+            tl.store(pointer + h * PD + c, part * LN2)
 
 
 @triton.jit
@@ -187,31 +181,33 @@ def add_worths(
 
 @triton.jit
 def load_tokens(
-    query, factor, peak, total, grad, seed, slot, image, token, alive, tokens, H: tl.constexpr,
+    query, factor, peak, total, grad, seed, slot, image, token, tokens, tiles, H: tl.constexpr,
     G: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr, M: tl.constexpr, MB: tl.constexpr,
     R: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """What a lane keeps of its token: queries, F, peaks, totals, the gradient, dropout's key."""
-    WORDS: tl.constexpr = D if HALF is None else D // 2
     asker = image if ALL else slot
-    q = load_queries(query + asker * G * WORDS * tokens + token, tokens, G * D, alive, HALF)
-    known = known_factors(factor, tokens, alive, G, R, M, MB)
-    high = load_row(peak + slot * G * tokens + token, tokens, G, alive)
-    logs = load_row(total + slot * H * J * tokens + token, tokens, H * J, alive)
-    dout = load_channels(grad + slot * H * WORDS * tokens + token, tokens, H * D, alive, HALF)
-    return q, known, high, logs, dout, lane_key(tl.load(seed), image * tokens + token)
+    q = load_queries(lane_of(query, asker, token, tiles, G * D, HALF), G * D, HALF)
+    factor = lane_of(factor, asker, token, tiles, R * (G + G % 2), None)
+    known = known_factors(factor, G, R, M, MB)
+    high = load_numbers(lane_of(peak, slot, token, tiles, G, None), G, None)
+    logs = load_numbers(lane_of(total, slot, token, tiles, H * J, None), H * J, None)
+    dout = load_numbers(lane_of(grad, slot, token, tiles, H * D, HALF), H * D, HALF)
+    lane = lane_key(tl.load(seed), image * tokens + token)
+    return q, factor, known, high, logs, dout, lane
 
 
 @triton.jit
 def meet_sources(
-    q, known, high, dout, lane, key, value, factor, relations, inside, alive, tokens, pixels,
-    number, apart, m0, TABLE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, J: tl.constexpr,
-    ALL: tl.constexpr, M: tl.constexpr, MB: tl.constexpr, R: tl.constexpr, D: tl.constexpr,
-    HALF: tl.constexpr, DROPS: tl.constexpr,
+    q, known, high, dout, lane, key, value, factor, relations, image, source, tiles, inside, s, m0,
+    frame, frames, TABLE: tl.constexpr, H: tl.constexpr, G: tl.constexpr, J: tl.constexpr,
+    ALL: tl.constexpr, M: tl.constexpr, MB: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
+    SHARED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The keys of MB poses at one offset, their X and F, and what their weights are worth."""
-    k = load_channels(key, pixels, MB * D, inside, HALF)
+    part = (image * M + m0) // MB
+    k = load_numbers(lane_of(key, part, source, tiles, MB * D, HALF), MB * D, HALF)
     x = content_factors(contents(q, k, inside, G, MB, D), high, G, MB)
-    f = pose_factors(known, factor, tokens, alive, relations, m0, TABLE, H, J, ALL, M, MB, R)
-    v = load_channels(value, pixels, MB * D, inside, HALF)
-    return k, x, f, worths(dout, v, lane, number, apart, H, MB, D, DROPS)
+    f = pose_factors(known, factor, relations, m0, TABLE, H, G, J, ALL, M, MB, SHARED)
+    v = load_numbers(lane_of(value, part, source, tiles, MB * D, HALF), MB * D, HALF)
+    return k, x, f, worths(dout, v, lane, s, m0, frame, frames, H, M, MB, D, DROPS)

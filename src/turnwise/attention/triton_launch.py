@@ -1,15 +1,13 @@
 """Attention from frames on CUDA: lays the tensors out for the kernels, launches them, goes back.
 
-The kernels read channels with the token fastest, so that the lanes of a warp read neighbouring
-memory, and 16-bit channels in pairs.  Poses are taken in frames: with queries="all" one frame holds
-all poses, and every query meets every output; with "own" a frame is a few poses, each of which
-meets its own output, and frames are worked on side by side.
+Tensors come to the kernels in tiles (triton_memory.py): the layout is made by ordinary operations,
+which torch.compile fuses with their neighbours, and two operators of our own do the rest.  Poses
+are taken in frames: a few poses of the output at once.  With queries="all" every query meets every
+output; with "own" each meets its own output, and a frame holds the queries of its outputs alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,15 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from turnwise.attention import triton_backward, triton_forward, triton_sources
-from turnwise.geometry.grids import offset_to_steps
-from turnwise.geometry.sources import Neighbourhood, View
+from turnwise.attention import triton_backward, triton_forward, triton_poses, triton_sources
 
-LANES = 32
+TILE = 32  # tokens
 WORKSPACE = 2**27  # bytes that the shares of the places' gradient may take at once
 HALVES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-
-
 LARGEST_AT_ONCE = 4  # poses whose channels fit in a lane's registers
 
 
@@ -34,244 +28,241 @@ def poses_in_frame(poses: int, largest: int = LARGEST_AT_ONCE) -> int:
     return next(n for n in range(largest, 0, -1) if poses % n == 0)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Every size that the kernels must know."""
+class Shape(NamedTuple):
+    """Every size that the kernels must know; as a tuple of integers, an operator's argument."""
 
-    batch: int
-    heads: int
-    frames: int
+    all_queries: int  # 1 or 0
     outs: int  # output poses in a frame
     asking: int  # query poses in a frame
     poses: int  # key poses
     relations: int
     width: int  # channels of a head
     place_width: int
-    all_queries: bool
-    half: Any  # the 16-bit type of the channels, or None
-    view: View
+    frames: int
+    rows: int
+    cols: int
+    crop: int
+
+    @property
+    def token_cols(self) -> int:
+        return self.cols - 2 * self.crop
+
+    @property
+    def token_rows(self) -> int:
+        return self.rows - 2 * self.crop
 
     @property
     def tokens(self) -> int:
-        return self.view.token_rows * self.view.token_cols
-
-    @property
-    def slots(self) -> int:
-        return self.batch * self.heads * self.frames
+        return self.token_rows * self.token_cols
 
     @property
     def tiles(self) -> int:
-        return triton.cdiv(self.tokens, LANES)
+        return triton.cdiv(self.tokens, TILE)
 
     @property
     def pairs(self) -> int:
         """How many queries each output meets."""
         return self.asking if self.all_queries else 1
 
-    def arguments(self, device: torch.device) -> dict[str, Any]:
-        """What the kernels are told when they run."""
-        view = self.view
-        return {
-            "steps": _steps(view, device),
-            "rows": view.rows,
-            "cols": view.cols,
-            "token_cols": view.token_cols,
-            "crop": view.crop,
-            "tokens": self.tokens,
-            "pixels": view.rows * view.cols,
-            "offsets": len(_steps(view, device)),
-            "frames": self.frames,
-            "heads": self.heads,
-            "batch": self.batch,
-        }
-
     @property
-    def in_registers(self) -> bool:
-        """Whether all key poses are taken at once, and the table of relations compiled in."""
-        if self.relations == 1:
-            return True
-        return self.poses <= (2 if self.all_queries else LARGEST_AT_ONCE)
+    def keys_at_once(self) -> int:
+        """All key poses if the table of relations is compiled in, else a few."""
+        if self.relations == 1 or self.poses <= LARGEST_AT_ONCE:
+            return self.poses
+        return poses_in_frame(self.poses, largest=2)
 
-    def constants(self, table: Tensor) -> dict[str, Any]:
+    def sizes(self, steps: Tensor, images: int) -> dict[str, int]:
+        """What the kernels are told when they run."""
+        names = ("rows", "cols", "token_cols", "crop", "tokens", "tiles", "frames")
+        source_tiles = triton.cdiv(self.rows * self.cols, TILE)
+        return {name: getattr(self, name) for name in names} | {
+            "source_tiles": source_tiles, "offsets": len(steps), "images": images,
+        }  # fmt: skip
+
+    def constants(self, table: Sequence[int], kind: torch.dtype) -> dict[str, Any]:
         """What the kernels are compiled for."""
-        entries = self.outs * self.pairs * self.poses if self.in_registers else 0
+        outs, pairs, poses = self.outs, self.pairs, self.poses
+        at_once = self.keys_at_once
+        by_query = [table[i * poses : (i + 1) * poses] for i in range(len(table) // poses)]
+        shared = all(by_query[i - i % pairs] == row for i, row in enumerate(by_query))
         return {
-            "TABLE": tuple(table.flatten()[:entries].tolist()),  # the same in every frame
-            "MB": self.poses if self.in_registers else poses_in_frame(self.poses, largest=2),
-            "H": self.outs,
+            "TABLE": tuple(table[: outs * pairs * poses]) if at_once == poses else (),
+            "SHARED": shared,  # by all queries of an output
+            "MB": at_once,
+            "H": outs,
             "G": self.asking,
-            "J": self.pairs,
-            "ALL": self.all_queries,
-            "M": self.poses,
+            "J": pairs,
+            "ALL": bool(self.all_queries),
+            "M": poses,
             "R": self.relations,
-            "D": self.width + self.width % 2,
+            "D": self.width,
             "PD": self.place_width,
-            "HALF": self.half,
-            "LANES": LANES,
+            "HALF": HALVES.get(kind),
             "num_warps": 1,
             "num_stages": 1,
         }
 
 
-@cache
-def _steps(view: View, device: torch.device) -> Tensor:
-    return offset_to_steps(view.offsets()).to(device, torch.int32).contiguous()
+def tiled(x: Tensor, parts: int) -> Tensor:
+    """(batch, pose, pixel, head, dim) -> (batch·head·part, tile, word, lane, number).
+
+    The poses are cut into `parts`; the poses and channels of one part are the numbers of a token.
+    """
+    x = x.unflatten(1, (parts, -1)).permute(0, 4, 1, 3, 2, 5).flatten(4).flatten(0, 2)
+    in_word = 8 // x.element_size()
+    x = F.pad(x, (0, -x.shape[2] % in_word, 0, -x.shape[1] % TILE))
+    x = x.unflatten(2, (-1, in_word)).unflatten(1, (-1, TILE))
+    return x.transpose(2, 3).contiguous()
 
 
-def _shape(
-    query: Tensor, key: Tensor, place: Tensor, pose: Tensor, all_queries: bool, where: list[Any]
-) -> Shape:
-    window, shape, rows, cols, crop = where
-    frames, outs, _, place_width = place.shape
-    return Shape(
-        batch=len(query),
-        heads=query.shape[3],
-        frames=frames,
-        outs=outs,
-        asking=query.shape[1] // (1 if all_queries else frames),
-        poses=key.shape[1],
-        relations=pose.shape[3],
-        width=query.shape[4],
-        place_width=place_width,
-        all_queries=all_queries,
-        half=HALVES.get(query.dtype),
-        view=View(Neighbourhood(window, shape), rows, cols, crop),
-    )
+def untiled(x: Tensor, batch: int, heads: int, shape: Shape) -> Tensor:
+    """The output out of its tiles: (batch, pose, token, head, dim)."""
+    x = x.transpose(2, 3).flatten(3).flatten(1, 2)  # (slot, token, number)
+    x = x[:, : shape.tokens, : shape.outs * shape.width].unflatten(2, (shape.outs, -1))
+    x = x.unflatten(0, (batch, heads, -1)).permute(0, 2, 4, 3, 1, 5)
+    return x.flatten(1, 2)
 
 
-def _laid_out(x: Tensor) -> Tensor:
-    """(batch, pose, pixel, head, dim) with the pixel last, 16-bit channels in pairs of a word."""
-    x = F.pad(x, (0, x.shape[-1] % 2))
-    if x.dtype not in HALVES:
-        return x.permute(0, 3, 1, 4, 2).contiguous()
-    pairs = x.unflatten(-1, (-1, 2)).permute(0, 3, 1, 4, 2, 5).contiguous()
-    return pairs.view(torch.int32)
-
-
-def _factors(pose: Tensor) -> Tensor:
-    """exp of the pose scores, at most 1; the largest of each query cancels in the softmax."""
-    return torch.exp(pose - pose.amax(dim=3, keepdim=True))
-
-
-@torch.library.custom_op("turnwise::attend_from_frames", mutates_args=())
 def attend(
     query: Tensor, key: Tensor, value: Tensor, place: Tensor, pose: Tensor, seed: Tensor,
-    table: Tensor, drops: int, all_queries: bool, window: int, shape: str, rows: int, cols: int,
-    crop: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Σ_g Σ_{m,δ} weights · values for every output pose, and what the way back needs.
+    steps: Tensor, relations: Tensor, table: Sequence[int], drops: int, shape: Shape,
+) -> Tensor:  # fmt: skip
+    """Σ_g Σ_{m,δ} weights · values for every output pose.
 
     Shapes: query (batch, pose, token, head, dim); key, value the same over all pixels; place
-    (frame, out, offset, place_dim) and pose (batch, head, query pose, relation, token) in float32.
+    (out, offset, place_dim) and pose (batch, query pose, token, head, relation).
     """
-    of = _shape(query, key, place, pose, all_queries, [window, shape, rows, cols, crop])
-    peak = place.new_empty((of.slots, of.asking, of.tokens))
-    total = place.new_empty((of.slots, of.outs, of.pairs, of.tokens))
-    output = query.new_empty((of.batch, of.frames * of.outs, of.tokens, of.heads, of.width))
-    q, k, v = map(_laid_out, (query, key, value))
-    given: dict[str, Any] = {"query": q, "key": k, "factor": _factors(pose), "place": place}
-    given |= {"relations": _relations(table, query.device), "peak": peak, "total": total}
-    given |= {**of.arguments(query.device), **of.constants(table)}
-    programs = (of.tiles * of.slots,)
-    triton_forward.sum_weights[programs](**given)
+    batch, heads = len(query), query.shape[3]
+    parts = 1 if shape.all_queries else shape.frames
+    chunks = shape.poses // shape.keys_at_once
+    encoded = place.float().unflatten(0, (shape.frames, -1)).transpose(1, 2).flatten(2)
+    scores = pose.float() - pose.detach().float().amax(dim=-1, keepdim=True)
+    scores = F.pad(scores.transpose(1, 4).unflatten(4, (parts, -1)), (0, shape.asking % 2))
+    scores = scores.permute(0, 4, 2, 3, 1, 5).flatten(4)  # (batch, part, token, head, r·g)
+    output, _, _ = attend_in_tiles(
+        tiled(query, parts), tiled(key, chunks), tiled(value, chunks),
+        F.pad(encoded, (0, encoded.shape[-1] % 2)).contiguous(), tiled(scores, parts),
+        seed, steps, relations, list(table), drops, list(shape),
+    )  # fmt: skip
+    return untiled(output, batch, heads, shape)
+
+
+def _words(x: Tensor) -> Tensor:
+    """Numbers as the 64-bit words that the kernels read."""
+    return x.view(torch.int64)
+
+
+def _empty(shape: Shape, images: int, count: int, like: Tensor, frames: bool = True) -> Tensor:
+    """Tiles for `count` numbers per token and slot."""
+    in_word = 8 // like.element_size()
+    slots = images * (shape.frames if frames else 1)
+    return like.new_empty((slots, shape.tiles, triton.cdiv(count, in_word), TILE, in_word))
+
+
+@torch.library.custom_op("turnwise::attend_in_tiles", mutates_args=())
+def attend_in_tiles(
+    query: Tensor, key: Tensor, value: Tensor, place: Tensor, pose: Tensor, seed: Tensor,
+    steps: Tensor, relations: Tensor, table: list[int], drops: int, sizes: list[int],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The output, and what the way back needs: the peaks of the contents, the softmax's totals."""
+    shape, images = Shape(*sizes), _images(key, Shape(*sizes))
+    output = _empty(shape, images, shape.outs * shape.width, query)
+    peak = _empty(shape, images, shape.asking, place)
+    total = _empty(shape, images, shape.outs * shape.pairs, place)
+    given = {"query": query, "key": key, "factor": pose.exp(), "place": place}
+    given = {name: _words(x) for name, x in (given | {"peak": peak, "total": total}).items()}
+    more: dict[str, Any] = {"steps": steps, "relations": relations}
+    more |= shape.sizes(steps, images) | shape.constants(table, query.dtype)
+    programs = (shape.tiles * images * shape.frames,)
+    triton_forward.sum_weights[programs](**given, **more)
     triton_forward.mix_values[programs](
-        **given, value=v, output=output, seed=seed, WIDTH=of.width, DROPS=drops
+        **given, **more, value=_words(value), output=_words(output), seed=seed, DROPS=drops
     )
     return output, peak, total
 
 
-@attend.register_fake
-def _(query, key, value, place, pose, seed, table, drops, all_queries, *where):  # type: ignore[no-untyped-def]
-    of = _shape(query, key, place, pose, all_queries, list(where))
+def _images(key: Tensor, shape: Shape) -> int:
+    """Pictures times heads."""
+    return len(key) * shape.keys_at_once // shape.poses
+
+
+@attend_in_tiles.register_fake
+def _(query, key, value, place, pose, seed, steps, relations, table, drops, sizes):  # type: ignore[no-untyped-def]
+    shape, images = Shape(*sizes), _images(key, Shape(*sizes))
     return (
-        query.new_empty((of.batch, of.frames * of.outs, of.tokens, of.heads, of.width)),
-        place.new_empty((of.slots, of.asking, of.tokens)),
-        place.new_empty((of.slots, of.outs, of.pairs, of.tokens)),
+        _empty(shape, images, shape.outs * shape.width, query),
+        _empty(shape, images, shape.asking, place),
+        _empty(shape, images, shape.outs * shape.pairs, place),
     )
 
 
-@torch.library.custom_op("turnwise::attend_from_frames_backward", mutates_args=())
-def attend_backward(
+@torch.library.custom_op("turnwise::attend_in_tiles_backward", mutates_args=())
+def attend_in_tiles_backward(
     grad: Tensor, output: Tensor, peak: Tensor, total: Tensor, query: Tensor, key: Tensor,
-    value: Tensor, place: Tensor, pose: Tensor, seed: Tensor, table: Tensor, drops: int,
-    all_queries: bool, window: int, shape: str, rows: int, cols: int, crop: int,
+    value: Tensor, place: Tensor, pose: Tensor, seed: Tensor, steps: Tensor, relations: Tensor,
+    table: list[int], drops: int, sizes: list[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of query, key, value, place and pose."""
-    of = _shape(query, key, place, pose, all_queries, [window, shape, rows, cols, crop])
-    q, k, v, dout = map(_laid_out, (query, key, value, grad))
-    given: dict[str, Any] = {"query": q, "key": k, "value": v, "place": place}
-    given |= {"factor": _factors(pose), "grad": dout, "peak": peak, "total": total}
-    given |= {"seed": seed, "DROPS": drops, "WIDTH": of.width}
-    given |= {**of.arguments(query.device), **of.constants(table)}
-    given["relations"] = _relations(table, query.device)
-    given["delta"] = _worths(of, output, grad, given)
-    d_query, d_place, d_pose = _query_side(of, given, query, pose)
-    d_key, d_value = _fresh(key), _fresh(value)
-    programs = (triton.cdiv(rows * cols, LANES) * of.batch * of.heads, of.poses // given["MB"])
+    shape, images = Shape(*sizes), _images(key, Shape(*sizes))
+    delta = torch.empty_like(total)
+    given = {"query": query, "key": key, "value": value, "factor": pose.exp(), "place": place}
+    given |= {"grad": grad, "peak": peak, "total": total, "delta": delta}
+    given = {name: _words(x) for name, x in given.items()}
+    more: dict[str, Any] = {"steps": steps, "relations": relations, "seed": seed, "DROPS": drops}
+    more |= shape.sizes(steps, images) | shape.constants(table, query.dtype)
+    if shape.pairs > 1:
+        triton_backward.sum_worths[(shape.tiles * images * shape.frames,)](**given, **more)
+    grads = _query_side(shape, given | more | {"output": _words(output)}, query, place, pose)
+    d_key, d_value = torch.empty_like(key), torch.empty_like(value)
+    programs = (more["source_tiles"] * images, shape.poses // shape.keys_at_once)
     triton_sources.source_gradients[programs](
-        **given, d_key=d_key, d_value=d_value, token_rows=of.view.token_rows
+        **given, **more, d_key=_words(d_key), d_value=_words(d_value), token_rows=shape.token_rows
     )
-    return d_query, d_key, d_value, d_place, d_pose
-
-
-def _relations(table: Tensor, device: torch.device) -> Tensor:
-    return table.to(device, torch.int32, non_blocking=True).contiguous()
-
-
-def _fresh(x: Tensor) -> Tensor:
-    """An empty tensor like `x` in row-major order, in which the kernels write."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _worths(of: Shape, output: Tensor, grad: Tensor, given: dict[str, Any]) -> Tensor:
-    """Δ; with one query for each output it is the output times its gradient."""
-    if of.pairs == 1:
-        by_token = (output.float() * grad.float()).sum(dim=-1)  # (batch, pose, token, head)
-        return by_token.permute(0, 3, 1, 2).contiguous().view_as(given["total"])
-    delta = torch.empty_like(given["total"])
-    given = {name: value for name, value in given.items() if name != "WIDTH"}
-    triton_backward.sum_worths[(of.tiles * of.slots,)](**given, delta=delta)
-    return delta
+    return grads[0], d_key, d_value, grads[1], grads[2]
 
 
 def _query_side(
-    of: Shape, given: dict[str, Any], query: Tensor, pose: Tensor
+    shape: Shape, given: dict[str, Any], query: Tensor, place: Tensor, pose: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, place and pose.
 
     Where all queries meet every output, each frame of outputs has its part of the first and last.
     """
-    place, images = given["place"], of.batch * of.heads
-    parts = of.frames if of.all_queries else 1
-    d_query = query.new_empty((parts, *query.shape))
-    d_pose = pose.new_zeros((images, parts, pose[0, 0].numel()))
-    chunk = max(1, min(images, WORKSPACE // (of.tiles * place.numel() * 4)))
+    images, parts = given["images"], shape.frames if shape.all_queries else 1
+    output = given.pop("output")
+    d_query, d_pose = query.new_empty((parts, *query.shape)), pose.new_zeros((parts, *pose.shape))
+    given["d_pose"] = _words(d_pose)
+    chunk = max(1, min(images, WORKSPACE // (shape.tiles * place.numel() * 4)))
     d_place = torch.zeros_like(place)
     for first in range(0, images, chunk):
         count = min(chunk, images - first)
-        shares = place.new_zeros((count * of.tiles, *place.shape))
-        triton_backward.query_gradients[(of.tiles * count * of.frames,)](
-            **given, d_query=d_query, d_pose=d_pose, d_place=shares, first=first
+        shares = place.new_zeros((count * shape.tiles, *place.shape))
+        triton_backward.query_gradients[(shape.tiles * count * shape.frames,)](
+            **given, output=output, d_query=_words(d_query), d_place=shares, first=first
         )
         d_place += shares.sum(dim=0)
-    return d_query.sum(dim=0) if parts > 1 else d_query[0], d_place, d_pose.sum(dim=1).view_as(pose)
+    if shape.keys_at_once < shape.poses:
+        triton_poses.pose_gradients[(shape.tiles * images * shape.frames,)](**given)
+    if parts == 1:
+        return d_query[0], d_place, d_pose[0]
+    return d_query.sum(dim=0), d_place, d_pose.sum(dim=0)
 
 
-@attend_backward.register_fake
+@attend_in_tiles_backward.register_fake
 def _(grad, output, peak, total, query, key, value, place, pose, *rest):  # type: ignore[no-untyped-def]
-    return tuple(map(_fresh, (query, key, value, place, pose)))
+    return tuple(map(torch.empty_like, (query, key, value, place, pose)))
 
 
 def _remember(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, ...]) -> None:
-    tensors, ctx.geometry = inputs[:7], inputs[7:]
+    tensors, ctx.form = inputs[:8], inputs[8:]
     ctx.save_for_backward(*output, *tensors)
     ctx.set_materialize_grads(False)
 
 
 def _go_back(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
     output, peak, total, *tensors = ctx.saved_tensors
-    grads = attend_backward(grad.contiguous(), output, peak, total, *tensors, *ctx.geometry)
-    return (*grads, *[None] * (2 + len(ctx.geometry)))
+    grads = attend_in_tiles_backward(grad.contiguous(), output, peak, total, *tensors, *ctx.form)
+    return (*grads, *[None] * 6)
 
 
-attend.register_autograd(_go_back, setup_context=_remember)
+attend_in_tiles.register_autograd(_go_back, setup_context=_remember)

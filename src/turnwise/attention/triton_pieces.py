@@ -13,72 +13,30 @@ Letters:  h, g, m poses of output, query, key;  c a channel;  δ an offset, numb
           D channels of a head, of which the first PD meet the place.
 Tuples of tensors are small arrays in registers, row by row: query[g·D + c].  Key poses are taken MB
 at a time: all at once in small groups, whose table of relations is compiled in, else in a loop.
+Memory is in tiles of 32 tokens (triton_memory.py).
 """
 
 import triton
 import triton.language as tl
 
+from turnwise.attention.triton_memory import TILE, load_everywhere, load_numbers, unpacked
+
 OUTSIDE = tl.constexpr(-1.0e30)
 LOG2E = tl.constexpr(1.4426950408889634)
 SIZES = (  # arguments that a kernel is not compiled anew for
-    "rows", "cols", "token_rows", "token_cols", "crop", "tokens", "pixels", "offsets", "frames",
-    "heads", "batch", "first",
+    "rows", "cols", "token_rows", "token_cols", "crop", "tokens", "tiles", "source_tiles",
+    "offsets", "frames", "images", "first",
 )  # fmt: skip
 
 
 @triton.jit
-def load_row(pointer, stride, count: tl.constexpr, mask):
-    """The `count` numbers of each lane that stand `stride` apart."""
-    row = ()
-    for i in tl.static_range(count):
-        row = row + (tl.load(pointer + i * stride, mask=mask, other=0.0),)
-    return row
-
-
-@triton.jit
-def store_row(pointer, row, stride, count: tl.constexpr, mask):
-    """Store `count` numbers of each lane, `stride` apart."""
-    for i in tl.static_range(count):
-        tl.store(pointer + i * stride, row[i], mask=mask)
-
-
-@triton.jit
-def load_channels(pointer, stride, count: tl.constexpr, mask, HALF: tl.constexpr):
-    """The same for channels, which come in pairs if they are of 16 bits, two in one word."""
-    row = ()
-    if HALF is None:
-        row = load_row(pointer, stride, count, mask)
-    else:
-        for i in tl.static_range(count // 2):
-            word = tl.load(pointer + i * stride, mask=mask, other=0)
-            low, high = word.to(tl.int16), (word >> 16).to(tl.int16)
-            row = row + (
-                low.to(HALF, bitcast=True).to(tl.float32),
-                high.to(HALF, bitcast=True).to(tl.float32),
-            )
-    return row
-
-
-@triton.jit
-def load_queries(pointer, stride, count: tl.constexpr, mask, HALF: tl.constexpr):
+def load_queries(pointer, count: tl.constexpr, HALF: tl.constexpr):
     """Channels of queries, scaled so that scores are exponents of 2."""
-    raw = load_channels(pointer, stride, count, mask, HALF)
+    raw = load_numbers(pointer, count, HALF)
     row = ()
     for i in tl.static_range(count):
         row = row + (raw[i] * LOG2E,)
     return row
-
-
-@triton.jit
-def store_heads(
-    pointer, rows, first, head, pixel, mask, pixels, heads, COUNT: tl.constexpr, D: tl.constexpr,
-    WIDTH: tl.constexpr,
-):  # fmt: skip
-    """Store row after row of D channels, WIDTH of them real, as (pose, pixel, head, channel)."""
-    for i in tl.static_range(COUNT):
-        for c in tl.static_range(WIDTH):
-            at = pointer + (((first + i) * pixels + pixel) * heads + head) * WIDTH + c
-            tl.store(at, rows[i * D + c].to(pointer.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -100,20 +58,12 @@ def dot(a, a_start: tl.constexpr, b, b_start: tl.constexpr, count: tl.constexpr,
 
 
 @triton.jit
-def place_in_grid(tokens, LANES: tl.constexpr):
-    """Which slot (picture, head and frame) this program works on, and which tokens of it."""
-    tiles = tl.cdiv(tokens, LANES)
-    token = tl.program_id(0) % tiles * LANES + tl.arange(0, LANES)
-    return (tl.program_id(0) // tiles).to(tl.int64), token, token < tokens
-
-
-@triton.jit
 def source_of(token, step, steps, rows, cols, token_cols, crop):
-    """The pixel at offset number `step` from each token, and whether it is in the picture."""
+    """The pixel at offset number `step` from each token (pixel 0 if outside), and if it exists."""
     row = token // token_cols + crop + tl.load(steps + 2 * step)
     col = token % token_cols + crop + tl.load(steps + 2 * step + 1)
     inside = (row >= 0) & (row < rows) & (col >= 0) & (col < cols)
-    return row * cols + col, inside
+    return tl.where(inside, row * cols + col, 0), inside
 
 
 @triton.jit
@@ -130,17 +80,15 @@ def contents(query, key, inside, G: tl.constexpr, M: tl.constexpr, D: tl.constex
 @triton.jit
 def placements(
     query, place, H: tl.constexpr, J: tl.constexpr, ALL: tl.constexpr, D: tl.constexpr,
-    PD: tl.constexpr, stride,
+    PD: tl.constexpr,
 ):  # fmt: skip
-    """placed[h·J + j] = q_g · P(h⁻¹δ); `place` points at the encoding of h = 0."""
+    """placed[h·J + j] = q_g · P(h⁻¹δ); `place` points at the encodings of this offset."""
+    encoding = load_everywhere(place, H * PD)
     table = ()
     for h in tl.static_range(H):
-        encoding = ()
-        for c in tl.static_range(PD):
-            encoding = encoding + (tl.load(place + h * stride + c),)
         for j in tl.static_range(J):
             start = tl.zeros_like(query[0])
-            table = table + (dot(query, (j if ALL else h) * D, encoding, 0, PD, start),)
+            table = table + (dot(query, (j if ALL else h) * D, encoding, h * PD, PD, start),)
     return table
 
 
@@ -180,33 +128,62 @@ def place_factors(
 
 
 @triton.jit
-def known_factors(
-    factor, stride, mask, G: tl.constexpr, R: tl.constexpr, M: tl.constexpr, MB: tl.constexpr
-):
-    """F of every query and relation, if all key poses are taken at once; else nothing yet."""
+def known_factors(factor, G: tl.constexpr, R: tl.constexpr, M: tl.constexpr, MB: tl.constexpr):
+    """F[r·GP + g] of every relation and query, if all key poses are taken at once; else nothing."""
     row = ()
     if MB == M:
-        row = load_row(factor, stride, G * R, mask)
+        row = load_numbers(factor, R * (G + G % 2), None)
     return row
 
 
 @triton.jit
+def related(
+    relations, i: tl.constexpr, j: tl.constexpr, m0, J: tl.constexpr, ALL: tl.constexpr,
+    M: tl.constexpr, MB: tl.constexpr,
+):  # fmt: skip
+    """T(h, g, m0 + m) of entry i = h·MB + m; with own queries i = m, and the relation is the key's.
+
+    Past the last query there is only padding: any relation will do.
+    """
+    if ALL:
+        r = tl.load(relations + (i // MB * J + (j if j < J else 0)) * M + m0 + i % MB)
+    else:
+        r = m0 + i
+    return r
+
+
+@triton.jit
 def pose_factors(
-    f, factor, stride, mask, relations, m0, TABLE: tl.constexpr, H: tl.constexpr, J: tl.constexpr,
-    ALL: tl.constexpr, M: tl.constexpr, MB: tl.constexpr, R: tl.constexpr,
+    f, factor, relations, m0, TABLE: tl.constexpr, H: tl.constexpr, G: tl.constexpr,
+    J: tl.constexpr, ALL: tl.constexpr, M: tl.constexpr, MB: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """F[(h·J + j)·MB + m] = factor of relation T(h, g, m0 + m), known or loaded now."""
+    GP: tl.constexpr = G + G % 2
     table = ()
-    for h in tl.static_range(H):
-        for j in tl.static_range(J):
-            for m in tl.static_range(MB):
-                if MB == M:
-                    entry = f[(j if ALL else h) * R + TABLE[(h * J + j) * M + m]]
-                else:
-                    r = tl.load(relations + (h * J + j) * M + m0 + m)
-                    at = factor + ((j if ALL else h) * R + r) * stride
-                    entry = tl.load(at, mask=mask, other=0.0)
-                table = table + (entry,)
+    if MB == M:
+        for h in tl.static_range(H):
+            for j in tl.static_range(J):
+                for m in tl.static_range(MB):
+                    entry = f[TABLE[(h * J + j) * M + m] * GP + (j if ALL else h)]
+                    table = table + (entry,)
+    else:
+        rows = ()  # by h, m, j; with own queries by m, h
+        for i in tl.static_range(H * MB if ALL else MB):
+            for j in tl.static_range(0, J if ALL else H, 2):
+                if j == 0 or not SHARED:
+                    at = factor + related(relations, i, j, m0, J, ALL, M, MB) * (GP // 2 * TILE)
+                pair = unpacked(tl.load(at + j // 2 * TILE))
+                if not SHARED:
+                    at = factor + related(relations, i, j + 1, m0, J, ALL, M, MB) * (GP // 2 * TILE)
+                    pair = (pair[0], unpacked(tl.load(at + j // 2 * TILE))[1])
+                rows = rows + pair
+        for h in tl.static_range(H):
+            for j in tl.static_range(J):
+                for m in tl.static_range(MB):
+                    if ALL:
+                        table = table + (rows[(h * MB + m) * GP + j],)
+                    else:
+                        table = table + (rows[m * GP + h],)
     return table
 
 
@@ -239,7 +216,25 @@ def lane_key(seed, lane):
 
 
 @triton.jit
-def kept(key, number, DROPS: tl.constexpr):
-    """1 where dropout keeps the entry of this number, 0 where not; DROPS of 2³² are dropped."""
-    bits = mixed(key + (tl.zeros_like(key) + number).to(tl.uint32) * 0x85EBCA6B)
-    return (bits >= DROPS).to(tl.float32)
+def keeps(key, number, first, H: tl.constexpr, DROPS: tl.constexpr):
+    """Which of the outputs `first` + h dropout lets hear the source of this number.
+
+    Two outputs share the 32 bits of a hash; DROPS of 2¹⁶ are dropped.
+    """
+    row = ()
+    if H % 2 == 0:
+        for i in tl.static_range(H // 2):
+            bits = mixed(key + (number + first // 2 + i).to(tl.uint32) * 0x85EBCA6B)
+            row = row + ((bits & 0xFFFF) >= DROPS, (bits >> 16) >= DROPS)
+    else:
+        for h in tl.static_range(H):
+            out = first + h
+            bits = mixed(key + (number + out // 2).to(tl.uint32) * 0x85EBCA6B)
+            row = row + (((bits >> (16 * (out % 2)).to(tl.uint32)) & 0xFFFF) >= DROPS,)
+    return row
+
+
+@triton.jit
+def numbered(s, m, frame, frames, H: tl.constexpr, M: tl.constexpr):
+    """Dropout's number of source (s, m), and which output this frame begins with."""
+    return (s * M + m) * ((frames * H + 1) // 2), frame * H

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64, Int32, Int64
 from torch import Tensor
 
 from turnwise.checks import require, require_known
@@ -86,12 +86,21 @@ class View:
 
 
 class Sources(NamedTuple):
-    """For each token and source: the pixel's flat index, the offset's index, whether it exists."""
+    """For each token and source: the pixel's flat index, the offset's index, whether it exists.
+
+    `steps` are the offsets in rows and columns.
+    """
 
     pixel: Int64[Tensor, "token source"]
     offset: Int64[Tensor, "token source"]
     inside: Bool[Tensor, "token source"]
+    steps: Int32[Tensor, "offset 2"]
     view: View
+
+    def to(self, device: torch.device | str) -> "Sources":
+        tables = (self.pixel, self.offset, self.inside, self.steps)
+        pixel, offset, inside, steps = (table.to(device) for table in tables)
+        return Sources(pixel, offset, inside, steps, self.view)
 
 
 def find_sources(neighbourhood: Neighbourhood, rows: int, cols: int, crop: int = 0) -> Sources:
@@ -105,7 +114,8 @@ def find_sources(neighbourhood: Neighbourhood, rows: int, cols: int, crop: int =
         offset, inside = _offset_index(rows, cols), torch.ones_like(pixel, dtype=torch.bool)
     kept = torch.arange(rows * cols).view(rows, cols)
     kept = kept[crop : rows - crop, crop : cols - crop].flatten()
-    return Sources(pixel[kept], offset[kept], inside[kept], view)
+    steps = offset_to_steps(view.offsets()).int().contiguous()
+    return Sources(pixel[kept], offset[kept], inside[kept], steps, view)
 
 
 def _offset_index(rows: int, cols: int) -> Int64[Tensor, "token source"]:

@@ -7,6 +7,7 @@ Departs:  see `layers.conventions`, choice by choice.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -64,12 +65,11 @@ class LiftingSelfAttention(nn.Module):
         require(dim >= 2, f"dim = {dim} must be at least 2: one channel for rows, one for columns.")
         self.project = Projections(plan, in_width, width, dim)
         self.place = _place_encoding(plan, dim // 2, dim - dim // 2)
+        self.table = torch.zeros(plan.group.order, 1, 1, dtype=torch.long)
 
     def forward(self, picture: Float[Tensor, "batch row col channel"], crop: int = 0) -> NewField:
-        poses = self.project.plan.group.order
         nothing = picture.new_zeros(1, 0)  # pixels have no pose
-        table = torch.zeros(poses, 1, 1, dtype=torch.long)
-        return self.project(picture[:, None], self.place, nothing, table, crop)
+        return self.project(picture[:, None], self.place, nothing, self.table, crop)
 
 
 class GroupSelfAttention(nn.Module):
@@ -95,7 +95,7 @@ class Projections(nn.Module):
     def __init__(self, plan: AttentionPlan, in_width: int, width: int, dim: int) -> None:
         super().__init__()
         require_positive(in_width=in_width, width=width)
-        self.plan = plan
+        self.plan, self.observe = plan, _observer(plan)
         self.scale = 1 / math.sqrt(in_width if plan.convention.scale_by_input else dim)
         self.to_query = nn.Linear(in_width, plan.heads * dim)
         self.to_key = nn.Linear(in_width, plan.heads * dim)
@@ -105,9 +105,9 @@ class Projections(nn.Module):
     def forward(
         self, field: Field, place: nn.Module, pose: Tensor, table: Tensor, crop: int
     ) -> NewField:
-        rows, cols = field.shape[2:4]
+        rows, cols = _fixed(field.shape[2]), _fixed(field.shape[3])
         inner = field[:, :, crop : rows - crop, crop : cols - crop]
-        coordinates, sources = _surroundings(self.plan, rows, cols, crop, field.device)
+        coordinates, sources = self.observe(rows, cols, crop, field.device)
         mixed = attend_from_frames(
             self._split(self.to_query(inner) * self.scale),
             self._split(self.to_key(field)),
@@ -133,18 +133,27 @@ def _place_encoding(plan: AttentionPlan, row_width: int, col_width: int) -> nn.M
     return place_encoding(plan.encoding, row_width, col_width, eps=eps, reach=reach)
 
 
-def _surroundings(
-    plan: AttentionPlan, rows: int, cols: int, crop: int, device: torch.device
-) -> tuple[Tensor, Sources]:
-    """What every token sees around it; found once for each size of picture and device.
+def _fixed(size: int) -> int:
+    """The same number, which a traced graph may not leave open; it is made anew for others."""
+    return len(range(size))
 
-    Never kept from a traced graph, whose tensors hold no numbers, nor made in inference mode,
-    whose tensors are of no use in training.
-    """
-    if torch.compiler.is_compiling():
-        return _find_surroundings(plan, rows, cols, crop, device)
-    with torch.inference_mode(False):
-        return _kept_surroundings(plan, rows, cols, crop, device)
+
+def _observer(plan: AttentionPlan) -> Callable[..., tuple[Tensor, Sources]]:
+    """A function that tells what every token of a picture sees around it."""
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def observe(rows: int, cols: int, crop: int, device: torch.device) -> tuple[Tensor, Sources]:
+        """Found once for each size of picture and device; a compiled graph holds it as a constant.
+
+        Not kept from an export, whose tensors hold no numbers, nor made in inference mode, whose
+        tensors are of no use in training.
+        """
+        if torch.compiler.is_compiling():
+            return _find_surroundings(plan, rows, cols, crop, device)
+        with torch.inference_mode(False):
+            return _kept_surroundings(plan, rows, cols, crop, device)
+
+    return observe
 
 
 def _find_surroundings(
@@ -157,8 +166,7 @@ def _find_surroundings(
         convention = plan.convention
         coordinates = convention.coordinates(plan.group, plan.neighbourhood, rows, cols)
     sources = find_sources(plan.neighbourhood, rows, cols, crop)
-    here = {name: getattr(sources, name).to(device) for name in ("pixel", "offset", "inside")}
-    return coordinates.to(device), sources._replace(**here)
+    return coordinates.to(device), sources.to(device)
 
 
 _kept_surroundings = cache(_find_surroundings)

@@ -90,9 +90,14 @@ class TrainerPart:
     strategy: str = "auto"
     precision: str = "32-true"
     compile: bool = False
+    cuda_graphs: bool = False
     deterministic: bool = False
 
     def __post_init__(self) -> None:
+        require(
+            self.compile or not self.cuda_graphs,
+            "trainer.cuda_graphs records what trainer.compile makes; set both, or neither.",
+        )
         require_positive(max_epochs=self.max_epochs, devices=self.devices, num_nodes=self.num_nodes)
         known = ("32-true", "bf16-mixed", "16-mixed", "64-true")
         require_known(self.precision, known, "precision")

@@ -140,7 +140,7 @@ def train(
                 trainer = make_trainer(recipe, folder)
             module = Classifier(model, recipe, len(dataset.classes))
             if recipe.trainer.compile:
-                model.compile()
+                model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
             with quiet(), interruptible(trainer):
                 trainer.fit(
                     module,
