@@ -1,0 +1,97 @@
+"""Rotary attention at a cost linear in the tokens: a feature map in the place of the softmax.
+
+    out(x, h) = Σ F_q·F_k v / Σ f_q·f_k ,      f = P_h φ(·),   F = R(x) f
+
+Positions turn the features *after* the feature map φ, so the weights depend on relative position
+and pose exactly, for any φ; the denominator takes the features unturned and is positive, as they
+are.  Sums over the keys come first: one state  S = Σ F_k vᵀ,  z = Σ f_k  serves every query.
+
+Paper:    Katharopoulos et al. 2020, "Transformers are RNNs" (elu + 1, the state);
+          Su et al. 2021, "RoFormer" (turned numerator, unturned denominator).
+Symbols:  as in `attention.rotary`; a seat is a token (own frame) or a token in a pose (cross).
+Departs:  frequencies and features turn with the pose; sums are kept in single precision at least.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from turnwise.attention.rotary import (
+    Features,
+    Phases,
+    Slots,
+    Table,
+    Values,
+    cos_and_sin,
+    from_slots,
+    rotate_pairs,
+    steer_orbit,
+    to_slots,
+)
+from turnwise.checks import require_known
+
+LINEAR_BACKENDS = ("auto", "plain", "state")
+
+
+def elu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """elu(x) + 1, written so that far below zero it stays exp(x) and does not round to 0."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+
+def exp_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """exp(x − max x), each token by its own largest channel, so that nothing overflows."""
+    return (x - x.detach().amax(dim=-1, keepdim=True)).exp()
+
+
+KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
+    "elu": elu_features,
+    "softplus": F.softplus,
+    "exp": exp_features,
+}
+
+
+def attend_linearly(
+    query: Features,
+    key: Features,
+    value: Values,
+    phases: Phases,
+    relative: Table | None = None,
+    *,
+    kernel: str = "elu",
+    backend: str = "auto",
+) -> Values:
+    """Σ (F_q·F_k) v / Σ f_q·f_k: in each pose's own frame, or with `relative` across the frames."""
+    require_known(kernel, KERNELS, "kernel")
+    require_known(backend, LINEAR_BACKENDS, "backend")
+    fine = torch.promote_types(value.dtype, torch.float32)
+    query, key = KERNELS[kernel](query.to(fine)), KERNELS[kernel](key.to(fine))
+    if relative is not None:
+        query, key = steer_orbit(query, relative), steer_orbit(key, relative)
+    cos, sin = cos_and_sin(phases)
+    turned = rotate_pairs(query, cos, sin), rotate_pairs(key, cos, sin)
+    seats = [to_slots(x, relative) for x in (*turned, query, key, value.to(fine))]
+    mix = _mix_plainly if backend == "plain" else _mix_by_state
+    with torch.autocast(value.device.type, enabled=False):  # it would round the sums
+        mixed = mix(*seats)
+    return from_slots(mixed, value, relative).to(value.dtype)
+
+
+def _mix_plainly(
+    turned_query: Slots, turned_key: Slots, query: Slots, key: Slots, value: Slots
+) -> Slots:
+    """As the formula reads, with every weight written out."""
+    weight = torch.einsum("bntd,bnsd->bnts", turned_query, turned_key)
+    total = torch.einsum("bntd,bnsd->bnt", query, key)
+    return torch.einsum("bnts,bnsd->bntd", weight, value) / total[..., None]
+
+
+def _mix_by_state(
+    turned_query: Slots, turned_key: Slots, query: Slots, key: Slots, value: Slots
+) -> Slots:
+    """The sums over the keys first: nothing has the size of seats × seats."""
+    state = turned_key.mT @ value  # (batch, slot, dim, dim_out)
+    total = query @ key.sum(dim=-2, keepdim=True).mT  # (batch, slot, seat, 1)
+    return turned_query @ state / total
