@@ -45,11 +45,11 @@ class DropPath(nn.Module):
         super().__init__()
         self.rate = rate
 
-    def forward(self, branch: Tokens) -> Tokens:
+    def forward(self, branch: Float[Tensor, "batch *rest"]) -> Float[Tensor, "batch *rest"]:
         if self.rate == 0.0 or not self.training:
             return branch
-        keep = torch.rand(len(branch), 1, 1, device=branch.device) >= self.rate
-        return branch * keep / (1 - self.rate)
+        keep = torch.rand(len(branch), device=branch.device) >= self.rate
+        return branch * keep.view(-1, *[1] * (branch.ndim - 1)) / (1 - self.rate)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"

@@ -1,6 +1,7 @@
 """Whole networks, one file per family, and the registry that makes them by name."""
 
 from turnwise.models import gsa as gsa
+from turnwise.models import turnwise_vit as turnwise_vit
 from turnwise.models import vit as vit
 from turnwise.models.orbits import orbit as orbit
 from turnwise.models.registry import create_model as create_model

@@ -43,4 +43,4 @@ def make_schedule(optimiser: Optimizer, how: OptimisationPart, total: int, epoch
 
 
 def _decays(name: str, parameter: torch.Tensor) -> bool:
-    return parameter.ndim >= 2 and not name.endswith(("position", "pose"))
+    return parameter.ndim >= 2 and not name.endswith(("position", "pose", "frequency"))

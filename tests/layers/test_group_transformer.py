@@ -1,0 +1,127 @@
+"""The block on the group and its parts: law, witness, control, definition."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from turnwise.checks import InputError
+from turnwise.groups import PlanarGroup, act_on_field, act_on_regular
+from turnwise.layers.group_linear import GroupLinear
+from turnwise.layers.group_rope import GroupRotaryAttention
+from turnwise.layers.group_transformer import GroupMLP, GroupTransformerBlock, LayerScale, TokenNorm
+
+GROUPS = ["C1", "C2", "C4", "D1", "D3", "D4", "C8"]
+
+
+def shaken(module):
+    """With every weight drawn at random, so that nothing is equal by chance of the start."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return module.double()
+
+
+def turn(group, element, tokens):
+    """The group acts on the poses of each token."""
+    return act_on_regular(group, element, tokens.transpose(1, 2)).transpose(1, 2)
+
+
+def parts(group):
+    linear = GroupLinear
+    return {
+        "norm": TokenNorm(6),
+        "scale": LayerScale(6, 0.3),
+        "mlp": GroupMLP(group, 6, 8, linear),
+    }
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("part", ["norm", "scale", "mlp"])
+def test_law_and_witness_of_the_parts(name, part):
+    group = PlanarGroup.named(name)
+    layer = shaken(parts(group)[part])
+    tokens = torch.randn(2, 5, group.order, 6, dtype=torch.float64)
+    for element in range(group.order):
+        turned = turn(group, element, tokens)
+        gap = layer(turned) - turn(group, element, layer(tokens))
+        assert gap.abs().max() < 1e-10
+        if element:
+            assert (layer(turned) - layer(tokens)).abs().max() > 1e-3
+
+
+def test_control_an_affine_map_for_each_pose_breaks_the_law():
+    group, norm = PlanarGroup.named("C4"), nn.LayerNorm(24).double()
+    nn.init.normal_(norm.weight)
+    tokens = torch.randn(2, 5, 4, 6, dtype=torch.float64)
+    turned = turn(group, 1, tokens)
+
+    def run(x):
+        return norm(x.flatten(2)).view_as(x)
+
+    assert (run(turned) - turn(group, 1, run(tokens))).abs().max() > 0.1
+
+
+def test_definition_of_the_norm():
+    """Over all poses and channels of each token, by hand."""
+    norm, tokens = shaken(TokenNorm(3)), torch.randn(2, 2, 4, 3, dtype=torch.float64)
+    for b in range(2):
+        for t in range(2):
+            numbers = [float(x) for x in tokens[b, t].flatten()]
+            mean = sum(numbers) / 12
+            spread = (sum((x - mean) ** 2 for x in numbers) / 12 + 1e-5) ** 0.5
+            for g in range(4):
+                for c in range(3):
+                    right = (tokens[b, t, g, c] - mean) / spread * norm.weight[c] + norm.bias[c]
+                    torch.testing.assert_close(norm(tokens)[b, t, g, c], right)
+
+
+def block_for(group, **options):
+    attention = GroupRotaryAttention(group, 8, 2)
+    return shaken(GroupTransformerBlock(group, 8, attention, **options))
+
+
+def test_definition_of_the_block():
+    """x + a · attention(norm(x)), then + b · W₂ gelu(W₁ norm(x)), spelled out on a rectangle."""
+    group = PlanarGroup.named("D4")
+    block = block_for(group, layer_scale=0.3, mlp_ratio=1.5)
+    x = torch.randn(2, 6, 8, 8, dtype=torch.float64)
+    mixed = block.attention(block.norm_attention(x), 2, 3) * block.scale_attention.factor
+    between = x + mixed
+    hidden = F.gelu(block.mlp.spread(block.norm_mlp(between)))
+    assert hidden.shape[-1] == 12
+    right = between + block.mlp.gather(hidden) * block.scale_mlp.factor
+    torch.testing.assert_close(block(x, 2, 3), right)
+
+
+@pytest.mark.parametrize("name", ["C4", "D4"])
+def test_law_of_the_block_on_a_rectangle(name):
+    group = PlanarGroup.named(name)
+    block = block_for(group, layer_scale=0.3)
+
+    def run(field):
+        rows, cols = field.shape[2:4]
+        tokens = block(field.permute(0, 2, 3, 1, 4).flatten(1, 2), rows, cols)
+        return tokens.unflatten(1, (rows, cols)).permute(0, 3, 1, 2, 4)
+
+    field = torch.randn(1, group.order, 4, 3, 8, dtype=torch.float64)
+    for element in range(group.order):
+        moved = act_on_field(group, element, field)
+        gap = run(moved) - act_on_field(group, element, run(field))
+        assert gap.abs().max() < 1e-10 * run(field).abs().max()
+
+
+def test_without_layer_scale_there_is_nothing_to_learn_there():
+    names = [name for name, _ in block_for(PlanarGroup.named("C2")).named_parameters()]
+    assert not any("scale" in name for name in names)
+
+
+def test_dropped_paths_are_dropped_for_all_poses():
+    """A dropped sample comes out of the attention branch as it went in."""
+    block = block_for(PlanarGroup.named("C4"), drop_path=0.999).train()
+    x = torch.randn(3, 4, 4, 8, dtype=torch.float64)
+    assert torch.equal(block(x, 2, 2), x)
+
+
+def test_no_hidden_channels():
+    with pytest.raises(InputError, match="leaves no hidden channel"):
+        block_for(PlanarGroup.named("C2"), mlp_ratio=0.01)

@@ -1,0 +1,241 @@
+"""The flagship: law, witness, control, definition; sizes, read-outs, options, refusals."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from turnwise.checks import InputError
+from turnwise.evaluation import certify
+from turnwise.groups import (
+    PlanarGroup,
+    act_on_field,
+    act_on_image,
+    act_on_regular,
+    equivariance_error,
+)
+from turnwise.layers.group_conv import maps_to_tokens
+from turnwise.layers.readouts import invariant
+from turnwise.models import create_model, list_models
+
+SMALL = {"depths": [1], "kernels": [3, 3, 3], "image_size": 12, "width": 32}
+FORMS = {
+    "plain": {},
+    "two stages": {"depths": [1, 1], "patch": 2},
+    "patches": {"stem": "patch"},
+    "cross frame": {"frame": "cross", "width": 256, "group": "D4"},
+    "linear attention": {"kernel": "elu"},
+    "windows": {"window": 3},
+    "irreps": {"basis": "irreps"},
+    "all options": {"layer_scale": 0.1, "qk_norm": True, "drop_path": 0.1, "dropout": 0.1},
+}
+
+
+def model_for(group="C4", size="nano", **options):
+    torch.manual_seed(0)
+    given = {"group": group} | SMALL | options
+    return create_model(f"turnwise_vit_{size}", **given).double().eval()
+
+
+def pictures(size=12, channels=1, batch=2):
+    return torch.rand(batch, channels, size, size, dtype=torch.float64)
+
+
+# Law, witness, control.
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_law_of_every_form(form):
+    model = model_for(**FORMS[form])
+    assert equivariance_error(model, model.group, pictures()) < 1e-10
+
+
+@pytest.mark.parametrize("group", ["C1", "D1", "C2", "D2", "C4", "D4", "C8", "D8"])
+def test_law_of_every_group(group):
+    model = model_for(group)
+    assert equivariance_error(model, model.group.exact_part(), pictures()) < 1e-10
+
+
+@pytest.mark.parametrize("group", ["C4", "D4"])
+def test_law_of_the_field_on_a_rectangle(group):
+    model, images = model_for(group), torch.rand(1, 1, 12, 8, dtype=torch.float64)
+    field = model.forward_features(images)
+    assert field.shape == (1, model.group.order, 3, 2, 32 // model.group.order)
+    for element in range(model.group.order):
+        moved = model.forward_features(act_on_image(group, element, images))
+        assert (moved - act_on_field(group, element, field)).abs().max() < 1e-10
+        if element:
+            assert moved.shape != field.shape or (moved - field).abs().max() > 1e-3
+
+
+def test_law_in_training_too():
+    """Batch norm sees the same numbers, whichever way up they come."""
+    model = model_for("D4").train()
+    assert equivariance_error(model, "D4", pictures()) < 1e-10
+
+
+def test_witness_pictures_differ_and_other_turns_count():
+    model, images = model_for("C4"), pictures()
+    assert (model(images)[0] - model(images)[1]).abs().max() > 1e-4
+    mirrored = act_on_image("D4", 4, images)
+    assert (model(mirrored) - model(images)).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize(("part", "axis"), [("matrices", 0), ("sources", 1)])
+def test_control_a_wrong_table_breaks_the_law(part, axis):
+    """Two poses swapped in where positions turn to, or in where the linear maps look."""
+    model = model_for("C4")
+    for name, table in model.named_buffers():
+        if name.endswith(part):
+            table.copy_(table.index_select(axis, torch.tensor([1, 0, 2, 3])))
+    assert equivariance_error(model, "C4", pictures()) > 1e-4
+
+
+def test_definition():
+    """Stem, block, norm, read-out, one after the other."""
+    model, images = model_for("C4"), pictures()
+    tokens = maps_to_tokens(model.stem(images), 4)
+    block = model.stages[0][0]
+    tokens = tokens + block.attention(block.norm_attention(tokens), 3, 3)
+    tokens = tokens + block.mlp(block.norm_mlp(tokens))
+    pooled = invariant(model.norm(tokens), "mean", "both")
+    torch.testing.assert_close(model(images), model.head(pooled))
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize("group", ["C1", "C4", "D4", "C8", "D8", "C16"])
+def test_nano_has_at_most_a_hundred_thousand_weights(group):
+    model = create_model("turnwise_vit_nano", group=group)
+    assert sum(p.numel() for p in model.parameters()) <= 100_000
+
+
+def test_there_are_four_sizes_each_larger_than_the_last():
+    names = ("nano", "tiny", "small", "base")
+    assert {f"turnwise_vit_{name}" for name in names} == set(list_models("turnwise_vit_*"))
+    counts = [
+        sum(
+            p.numel()
+            for p in create_model(
+                f"turnwise_vit_{name}", group="D4", image_size=32, in_chans=3
+            ).parameters()
+        )
+        for name in names
+    ]
+    assert counts == sorted(counts)
+    assert counts[-1] > 10**7
+
+
+@pytest.mark.parametrize(
+    ("size", "group"), [("nano", "C4"), ("nano", "D4"), ("tiny", "C4"), ("small", "D4")]
+)
+def test_sizes_pass_the_certificate(size, group):
+    model = create_model(f"turnwise_vit_{size}", group=group, image_size=28)
+    assert certify(model, group, torch.rand(3, 1, 28, 28), angles=1).holds
+
+
+@pytest.mark.parametrize("basis", ["regular", "irreps"])
+def test_state_is_the_same_in_both_bases(basis):
+    model, other = model_for("D4"), model_for("D4", basis=basis)
+    other.load_state_dict(model.state_dict())
+    images = pictures()
+    torch.testing.assert_close(other(images), model(images), atol=1e-12, rtol=1e-10)
+
+
+def test_exact_sizes():
+    model = model_for()
+    assert model.exact_size(28) == (28,)
+    assert model.exact_size(30) == (28, 32)
+    with pytest.raises(InputError, match="try 28 or 32"):
+        model(pictures(30))
+    with pytest.raises(InputError, match="try 12 or 16"):
+        model_for(image_size=14)
+
+
+# Read-outs.
+
+
+def test_orientation_turns_with_the_picture():
+    model, images = model_for("D4", readout="orientation"), pictures()
+    scores = model(images)
+    assert scores.shape == (2, 8)
+    for element in range(8):
+        moved = model(act_on_image("D4", element, images))
+        torch.testing.assert_close(moved, act_on_regular("D4", element, scores))
+    assert scores.std() > 1e-4
+
+
+def test_dense_scores_turn_with_the_picture():
+    model, images = model_for("C4", readout="dense"), pictures()
+    scores = model(images)
+    assert scores.shape == (2, 10, 3, 3)
+    for element in range(4):
+        moved = model(act_on_image("C4", element, images))
+        torch.testing.assert_close(moved, act_on_image("C4", element, scores))
+
+
+# What a user may choose.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"width": 30}, r"width = 30 must be a multiple of 4 \(it is split over 4 poses\)"),
+        ({"depths": []}, "must list one stage or more"),
+        ({"patch": 3}, "must be a power of 2"),
+        ({"patch": 8}, "must be a power of 2 below 2\\^3"),
+        ({"stem": "conf"}, "Did you mean 'conv'"),
+        ({"pool": "sum"}, "unknown pool 'sum'"),
+        ({"drop_path": 1.0}, "drop_path = 1.0 must be from 0 to below 1"),
+        ({"width": -4}, "must be positive, or 0"),
+    ],
+)
+def test_refusals(options, words):
+    with pytest.raises(InputError, match=words):
+        model_for(**options)
+
+
+def test_wrong_channels():
+    with pytest.raises(InputError, match="takes pictures with 1 channels, got 3"):
+        model_for()(pictures(channels=3))
+
+
+def test_first_loss_is_a_guess():
+    model, images = create_model("turnwise_vit_tiny", group="C4"), torch.rand(8, 1, 28, 28)
+    loss = torch.nn.functional.cross_entropy(model(images), torch.arange(8))
+    assert abs(loss.item() - 2.3026) < 0.3
+
+
+ONE_GRAPH = """
+import torch, turnwise
+small = dict(depths=[1], kernels=[3, 3, 3], image_size=12, width=32)
+for options in ({}, {"basis": "irreps"}, {"kernel": "elu"}):
+    torch._dynamo.reset()
+    model = turnwise.create_model("turnwise_vit_nano", group="D4", **small, **options)
+    model = model.double().eval()
+    images = torch.rand(2, 1, 12, 12, dtype=torch.float64)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(images), model(images))
+    for element in (1, 4):
+        moved = turnwise.groups.act_on_image("D4", element, images).contiguous()
+        torch.testing.assert_close(compiled(moved), model(images))
+exported = torch.export.export(model, (images,)).module()
+torch.testing.assert_close(exported(images), model(images))
+"""
+
+
+def test_law_exported_and_compiled_in_one_graph():
+    """In a process of its own: the run-time type checks of the tests would break the graph."""
+    subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)
+
+
+def test_groups_have_their_own_width():
+    """Nano takes about the same number of weights for every group."""
+    widths = {
+        name: create_model("turnwise_vit_nano", group=name).norm.weight.numel()
+        for name in ("C1", "C4", "C16")
+    }
+    assert widths == {"C1": 32, "C4": 16, "C16": 8}
+    assert PlanarGroup.named("C16").order * widths["C16"] == 128
