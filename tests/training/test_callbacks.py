@@ -10,6 +10,7 @@ import torch
 
 from turnwise.checks import InputError
 from turnwise.training.callbacks import (
+    AveragedWeights,
     EpochTable,
     RepeatableSteps,
     StopAtNonsense,
@@ -36,6 +37,19 @@ def test_randomness_is_a_function_of_seed_step_and_rank():
 
     assert draw(0) == draw(0)
     assert len({draw(0), draw(1), draw(0, global_step=8), draw(0, global_rank=1)}) == 4
+
+
+def test_weights_are_averaged_every_few_steps_with_the_share_of_them_all():
+    """By hand: after step 4 the first weights, after step 8 a share 1 - 0.9⁴ of the second."""
+    module = lightning.LightningModule()
+    module.layer = torch.nn.Linear(1, 1, bias=False)
+    average = AveragedWeights(0.9)
+    average.setup(trainer(), module, "fit")
+    for step in range(1, 12):
+        module.layer.weight.data.fill_(float(step))
+        average.on_train_batch_end(trainer(global_step=step), module, None, None, 0)
+    kept = average._average_model.module.layer.weight.item()
+    assert kept == pytest.approx(4 * 0.9**4 + 8 * (1 - 0.9**4))
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

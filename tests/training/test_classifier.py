@@ -24,3 +24,30 @@ def test_the_loss_is_the_formula(smoothing, monkeypatch):
     target = (1 - smoothing) * F.one_hot(labels, 10) + smoothing / 10
     expected = -(target * log_p).sum(-1).mean()
     torch.testing.assert_close(module.training_step((images, labels), 0), expected)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_gradients_are_clipped_by_their_norm_either_way(fused, monkeypatch):
+    """Lightning clips for ordinary steps, and refuses to for fused ones, where we do."""
+    recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
+    model = create_model("vit", width=16, heads=2, depth=1)
+    monkeypatch.setattr(Classifier, "fused", fused)
+    module = Classifier(model, recipe, 10)
+    asked = []
+    monkeypatch.setattr(module, "clip_gradients", lambda *given: asked.append(given))
+    model(torch.rand(2, 1, 28, 28)).square().sum().backward()
+    optimiser = torch.optim.SGD(model.parameters())
+    module.configure_gradient_clipping(optimiser, 0.01, "norm")
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    assert asked == ([] if fused else [(optimiser, 0.01, "norm")])
+    assert (norm <= 0.0101) == fused
+
+
+def test_no_clipping_where_none_is_asked_for(monkeypatch):
+    recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
+    monkeypatch.setattr(Classifier, "fused", True)
+    module = Classifier(create_model("vit", width=16, heads=2, depth=1), recipe, 10)
+    module.model(torch.rand(2, 1, 28, 28)).square().sum().mul(1e6).backward()
+    before = module.model.head.weight.grad.clone()
+    module.configure_gradient_clipping(torch.optim.SGD(module.parameters()))
+    assert torch.equal(module.model.head.weight.grad, before)

@@ -38,8 +38,8 @@ def test_weights_are_averaged_only_where_asked(tmp_path, quick):
     def names(*overrides):
         return [type(c).__name__ for c in build(quick(*overrides), tmp_path).callbacks]
 
-    assert "WeightAveraging" not in names()
-    assert "WeightAveraging" in names("optimisation.ema=0.9")
+    assert "AveragedWeights" not in names()
+    assert "AveragedWeights" in names("optimisation.ema=0.9")
 
 
 def test_settings_that_cannot_be_used_are_one_line(tmp_path, quick):

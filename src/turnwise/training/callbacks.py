@@ -11,8 +11,9 @@ from typing import Any
 import lightning
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from turnwise.checks import InputError
 from turnwise.data.batches import mix
@@ -34,6 +35,24 @@ class RepeatableSteps(Callback):
         self, trainer: lightning.Trainer, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         torch.manual_seed(mix(self.seed, trainer.global_step, trainer.global_rank))
+
+
+class AveragedWeights(WeightAveraging):
+    """Validate and keep a running average of the weights, each step's share fading by `decay`.
+
+    It is brought up to date every few steps, with the share that these steps have together, since
+    walking over all weights takes the host as long as several layers.
+
+    Paper:    Polyak & Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging".
+    """
+
+    EVERY = 4  # steps
+
+    def __init__(self, decay: float) -> None:
+        super().__init__(multi_avg_fn=get_ema_multi_avg_fn(decay**self.EVERY))
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        return step_idx is not None and (step_idx + 1) % self.EVERY == 0
 
 
 class StopAtNonsense(Callback):

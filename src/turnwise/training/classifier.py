@@ -3,6 +3,8 @@
 import lightning
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -40,8 +42,25 @@ class Classifier(lightning.LightningModule):
         self.log("val_loss", self.val_loss, prog_bar=True)
         self.log("val_accuracy", self.val_accuracy, prog_bar=True)
 
+    @property
+    def fused(self) -> bool:
+        """Scaled gradients (16-mixed) are unscaled between the backward pass and the step."""
+        return self.device.type == "cuda" and self.recipe.trainer.precision != "16-mixed"
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """By the norm of all gradients; Lightning refuses to do it for a fused step."""
+        if not self.fused:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val is not None:
+            clip_grad_norm_(self.parameters(), gradient_clip_val)
+
     def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
-        optimiser = make_optimiser(self.model, self.recipe.optimisation)
+        optimiser = make_optimiser(self.model, self.recipe.optimisation, fused=self.fused)
         total, epochs = int(self.trainer.estimated_stepping_batches), self.recipe.trainer.max_epochs
         schedule = make_schedule(optimiser, self.recipe.optimisation, total, epochs)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

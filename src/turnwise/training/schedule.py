@@ -23,8 +23,11 @@ def rate_factor(step: int, warmup: int, total: int, schedule: str) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def make_optimiser(model: nn.Module, how: OptimisationPart) -> Optimizer:
-    """Weight decay pulls on matrices and filters alone, not on biases, norms or positions."""
+def make_optimiser(model: nn.Module, how: OptimisationPart, fused: bool = False) -> Optimizer:
+    """Weight decay pulls on matrices and filters alone, not on biases, norms or positions.
+
+    With `fused`, one kernel does the work of many (on a GPU).
+    """
     matrices = [p for name, p in model.named_parameters() if _decays(name, p)]
     others = [p for name, p in model.named_parameters() if not _decays(name, p)]
     groups = [
@@ -32,8 +35,8 @@ def make_optimiser(model: nn.Module, how: OptimisationPart) -> Optimizer:
         {"params": others, "weight_decay": 0.0},
     ]
     if how.optimiser == "sgd":
-        return SGD(groups, lr=how.learning_rate, momentum=0.9, nesterov=True)
-    return AdamW(groups, lr=how.learning_rate)
+        return SGD(groups, lr=how.learning_rate, momentum=0.9, nesterov=True, fused=fused)
+    return AdamW(groups, lr=how.learning_rate, fused=fused)
 
 
 def make_schedule(optimiser: Optimizer, how: OptimisationPart, total: int, epochs: int) -> LambdaLR:

@@ -17,15 +17,14 @@ from lightning.pytorch.callbacks import (
     Callback,
     ModelCheckpoint,
     TQDMProgressBar,
-    WeightAveraging,
 )
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from turnwise.checks import InputError, require
 from turnwise.data import Dataset
 from turnwise.data.batches import EvaluationBatches, TrainingBatches
 from turnwise.training.callbacks import (
+    AveragedWeights,
     EpochTable,
     FollowMove,
     RepeatableSteps,
@@ -75,8 +74,7 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
     )
     callbacks: list[Callback] = [RepeatableSteps(recipe.seed), StopAtNonsense()]
     if recipe.optimisation.ema is not None:
-        average = get_ema_multi_avg_fn(recipe.optimisation.ema)
-        callbacks.append(WeightAveraging(multi_avg_fn=average))
+        callbacks.append(AveragedWeights(recipe.optimisation.ema))
     callbacks += [EpochTable(folder / "metrics.csv"), FollowMove(place), best, last]
     show = sys.stdout.isatty()
     if show:
