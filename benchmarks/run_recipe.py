@@ -48,6 +48,7 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
     turned = result["angles"]["accuracy"]
     return {
         "test_accuracy": result["scores"]["accuracy"]["value"],
+        "angles": len(turned),
         "worst_angle": min(turned),
         "mean_over_angles": mean(turned),
         "orbit_agreement": result["orbit_agreement"],
