@@ -17,7 +17,7 @@ from turnwise.geometry.sources import Neighbourhood, find_sources
 from turnwise.geometry.warps import turn_image
 from turnwise.groups import PlanarGroup, act_on_field, equivariance_errors
 from turnwise.layers.group_linear import GroupLinear
-from turnwise.layers.group_rope import GroupRotaryAttention, token_centres
+from turnwise.layers.group_rope import GroupRotaryAttention
 
 FORMS = {
     "own": {"frame": "own"},
@@ -173,12 +173,6 @@ def seen_in(options):
     for t, s in torch.nonzero(sources.inside).tolist():
         mask[t, sources.pixel[t, s]] = True
     return mask
-
-
-@pytest.mark.parametrize(("rows", "cols"), [(1, 1), (3, 4), (4, 3)])
-def test_tokens_stand_where_the_pixels_do(rows, cols):
-    found = token_centres(rows, cols, torch.device("cpu"))
-    assert torch.equal(found.double(), pixel_centres(rows, cols).flatten(0, 1))
 
 
 @EVERY_FORM

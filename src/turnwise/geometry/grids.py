@@ -10,10 +10,12 @@ from jaxtyping import Float, Float64, Num
 from torch import Tensor
 
 
-def pixel_centres(rows: int, cols: int) -> Float64[Tensor, "{rows} {cols} 2"]:
+def pixel_centres(
+    rows: int, cols: int, device: torch.device | None = None
+) -> Float64[Tensor, "{rows} {cols} 2"]:
     """The position (x, y) of each pixel."""
-    y = (rows - 1) / 2 - torch.arange(rows, dtype=torch.float64)
-    x = torch.arange(cols, dtype=torch.float64) - (cols - 1) / 2
+    y = (rows - 1) / 2 - torch.arange(rows, dtype=torch.float64, device=device)
+    x = torch.arange(cols, dtype=torch.float64, device=device) - (cols - 1) / 2
     return torch.stack([x.expand(rows, cols), y[:, None].expand(rows, cols)], dim=-1)
 
 

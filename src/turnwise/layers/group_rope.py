@@ -22,6 +22,7 @@ from turnwise.attention.rotary import (
     window_mask,
 )
 from turnwise.checks import InputError, require, require_divisible, require_known, require_positive
+from turnwise.geometry.grids import pixel_centres
 from turnwise.geometry.sources import SHAPES, Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_linear import GroupLinear
@@ -111,7 +112,7 @@ class GroupRotaryAttention(nn.Module):
         split = self.to_query_key_value(tokens).unflatten(-1, (3, self.heads, -1))
         query, key, value = split.unbind(3)  # each (batch, token, group, head, dim)
         query, key = _normed(self.norm_query, query), _normed(self.norm_key, key)
-        positions = token_centres(rows, cols, tokens.device)
+        positions = pixel_centres(rows, cols, tokens.device).flatten(0, 1)
         return self.to_output(self._mix(query, key, value, positions).flatten(3))
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
@@ -135,13 +136,3 @@ class GroupRotaryAttention(nn.Module):
 def _normed(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
     """In the precision of the norm's weight, which autocast leaves to us."""
     return x if norm is None else norm(x.to(norm.weight.dtype))
-
-
-def token_centres(rows: int, cols: int, device: torch.device) -> Float[Tensor, "token 2"]:
-    """`geometry.grids.pixel_centres` as one list, made on the device and traced into graphs.
-
-    Halves of whole numbers: single precision holds them exactly.
-    """
-    y = (rows - 1) / 2 - torch.arange(rows, dtype=torch.float32, device=device)
-    x = torch.arange(cols, dtype=torch.float32, device=device) - (cols - 1) / 2
-    return torch.stack([x.expand(rows, cols), y[:, None].expand(rows, cols)], dim=-1).flatten(0, 1)

@@ -165,20 +165,18 @@ class EquivariantVisionTransformer(nn.Module):
 def _stem(design: Design, group: PlanarGroup, in_chans: int, width: int) -> ConvStem | PatchLift:
     if design.stem == "patch":
         return PatchLift(group, in_chans, width, design.patch)
-    halvings = design.patch.bit_length() - 1
-    steps = len(design.kernels)
+    halvings, steps = design.patch.bit_length() - 1, len(design.kernels)
     require(
         design.patch == 2**halvings and halvings < steps,
         f"patch = {design.patch} must be a power of 2 below 2^{steps}: the stem's {steps} "
         "convolutions halve the picture after each but the first.",
     )
-    late = [0] + [2] * halvings + [0] * (steps - 1 - halvings)
-    widths = (max(1, width // 2), *(width for _ in range(steps - 2)))
+    pooled = {(i + 1) * steps // (halvings + 1) for i in range(halvings)}  # evenly among the steps
     plan = StemPlan(
-        widths=widths[: steps - 1],
+        widths=(max(1, width // 2), *(width for _ in range(steps - 2)))[: steps - 1],
         kernels=design.kernels,
         strides=(1,) * steps,
-        pools=tuple(late),
+        pools=tuple(2 * (step in pooled) for step in range(steps)),
         dropout=design.dropout,
     )
     return ConvStem(group, in_chans, width, plan)

@@ -1,0 +1,139 @@
+"""The flagship beside a plain vision transformer of the same total width and depth, in one run.
+
+    python benchmarks/flagship_speed.py                                  small, on this machine
+    python benchmarks/flagship_speed.py --device cuda --sizes 768:196 1024:1024
+
+For each size WIDTH:TOKENS, compiled, in bfloat16 on a GPU: milliseconds of a training step
+(forward, backward, optimiser) and of inference, for the plain model and for the exact D4 model in
+both bases, and their ratio.  Models take turns, so that a slow moment of the machine hits all.
+Records go to benchmarks/flagship_speed.jsonl.
+"""
+
+import argparse
+import math
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from turnwise.models import create_model
+from turnwise.reports.records import append_record
+from turnwise.reports.tables import text_table
+
+HERE = Path(__file__).parent
+PATCH = 16
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sizes", nargs="+", default=["64:16"], help="WIDTH:TOKENS")
+    parser.add_argument("--group", default="D4")
+    parser.add_argument("--depth", type=int, default=12)
+    parser.add_argument("--head", type=int, default=64, help="channels of a head, about")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--records", type=Path, default=HERE / "flagship_speed.jsonl")
+    return parser.parse_args()
+
+
+def models(args: argparse.Namespace, width: int, tokens: int) -> dict[str, nn.Module]:
+    """The plain model, and the flagship of as many channels, in both bases."""
+    size = PATCH * math.isqrt(tokens)
+    task = {"num_classes": 1000, "in_chans": 3, "image_size": size}
+    poses = 8 if args.group == "D4" else 4
+    heads = max(1, round(width / poses / args.head))
+    flagship = {"group": args.group, "width": width, "depths": [args.depth], "heads": heads}
+    return {
+        "plain": create_model("vit", patch=PATCH, width=width, depth=args.depth,
+                              heads=max(1, width // args.head), **task),
+        **{basis: create_model("turnwise_vit_base", basis=basis, **flagship, **task)
+           for basis in ("regular", "irreps")},
+    }  # fmt: skip
+
+
+def works(model: nn.Module, args: argparse.Namespace, size: int) -> dict[str, Callable[[], Any]]:
+    """A training step and an inference, ready to be called."""
+    device = torch.device(args.device)
+    model.to(device)
+    images = torch.rand(args.batch, 3, size, size, device=device)
+    labels = torch.randint(0, 1000, (args.batch,), device=device)
+    fused = {"fused": True} if device.type == "cuda" else {}
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, **fused)
+    model.compile()
+
+    def answer() -> torch.Tensor:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+            return model(images)
+
+    def step() -> None:
+        model.train()
+        F.cross_entropy(answer().float(), labels).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    def infer() -> None:
+        model.eval()
+        with torch.inference_mode():
+            answer()
+
+    return {"step": step, "inference": infer}
+
+
+def seconds(work: Callable[[], Any], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def measure(args: argparse.Namespace, width: int, tokens: int) -> dict[str, dict[str, float]]:
+    """Model -> work -> the median of its seconds."""
+    size = PATCH * math.isqrt(tokens)
+    found: dict[str, dict[str, list[float]]] = {}
+    ready = {name: works(m, args, size) for name, m in models(args, width, tokens).items()}
+    for kind in ("step", "inference"):
+        for work in ready.values():
+            for _ in range(3):
+                work[kind]()
+        for _ in range(args.repeats):
+            for name, work in ready.items():
+                times = found.setdefault(name, {}).setdefault(kind, [])
+                times.append(seconds(work[kind], args.device))
+    return {
+        name: {kind: sorted(times)[len(times) // 2] for kind, times in kinds.items()}
+        for name, kinds in found.items()
+    }
+
+
+def main() -> None:
+    args = arguments()
+    rows, results = [], []
+    for size in args.sizes:
+        width, tokens = map(int, size.split(":"))
+        figures = measure(args, width, tokens)
+        results.append({"width": width, "tokens": tokens, "figures": figures})
+        for name, kinds in figures.items():
+            ratios = [f"{kinds[k] / figures['plain'][k]:.2f}" for k in ("step", "inference")]
+            times = [f"{1000 * kinds[k]:.2f}" for k in ("step", "inference")]
+            rows.append([f"{width} x {tokens}", name, times[0], ratios[0], times[1], ratios[1]])
+    headers = ["width x tokens", "model", "step ms", "of plain", "inference ms", "of plain"]
+    print(text_table(headers, rows))
+    command = shlex.join(["python", "benchmarks/flagship_speed.py", *sys.argv[1:]])
+    settings = {"group": args.group, "depth": args.depth, "batch": args.batch}
+    append_record(args.records, command, settings | {"results": results})
+
+
+if __name__ == "__main__":
+    main()
