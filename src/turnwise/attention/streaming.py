@@ -8,7 +8,7 @@ Letters:  i an image (one head of one picture), t token, s source;  h, g, m pose
           and key;  d channel.  A pair is a query that an output meets: all, or its own (J of them).
 """
 
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from turnwise.attention.dropout import keep_mask, numbered_offsets
-from turnwise.geometry.sources import Sources
+from turnwise.geometry.grids import offset_to_steps
+from turnwise.geometry.sources import Sources, View
 
 AT_ONCE = 2**19  # entries of the weights that are worked on at once: they should stay in the cache
 
@@ -136,10 +137,15 @@ def _related(scores: Tensor, form: Form) -> Float[Tensor, "token pair out key"]:
     return scores[:, asker[:, None, None], form.table.transpose(0, 1)]
 
 
+def _weight(weights: Weights, j: int, form: Form) -> Float[Tensor, "token out source key"]:
+    """A_j."""
+    content, rest = weights.pair(j, form.own)
+    return content * rest
+
+
 def _added(weights: Weights, form: Form) -> Float[Tensor, "token out source key"]:
     """Σ_j A_j."""
-    content, rest = weights.pair(0, form.own)
-    total = content * rest
+    total = _weight(weights, 0, form)
     for j in range(1, weights.place.shape[1]):
         content, rest = weights.pair(j, form.own)
         total.addcmul_(content, rest)
@@ -169,7 +175,8 @@ def _add_gradients(
     d_query, d_key, d_value, d_place, d_pose = grads
     weights, keys = _weigh(some, tensors, form)
     given = grad[some].flatten(0, 1)  # (t, h, d)
-    total = _added(weights, form)
+    scores = [_weight(weights, j, form) for j in range(weights.place.shape[1])]
+    total = scores[0].clone() if len(scores) == 1 else sum(scores[1:], start=scores[0])
     worth = (given @ _gathered(value[some], form).mT).view_as(total)
     _drop(some, query, form, total, worth)
     _scatter(d_value, some, total.flatten(2).mT @ given, form)
@@ -177,9 +184,7 @@ def _add_gradients(
     d_content = torch.zeros_like(weights.content)
     d_placed, d_related = torch.zeros_like(weights.place), torch.zeros_like(weights.pose)
     pairs = weights.place.shape[1]
-    for j in range(pairs):
-        content, rest = weights.pair(j, form.own)
-        score = content * rest  # A_j, then its gradient
+    for j, score in enumerate(scores):  # A_j, then its gradient
         mean = pairs * (score * worth).sum(dim=(-2, -1), keepdim=True)
         score.mul_(worth - mean)
         if form.own:
@@ -196,10 +201,30 @@ def _add_gradients(
 
 
 def _scatter(into: Tensor, some: slice, parts: Tensor, form: Form) -> None:
-    """Bring the gradients of gathered sources home to their pixels."""
-    target = into[some]
+    """Bring the gradients of gathered sources home to their pixels; those outside are zero."""
+    target, view = into[some], form.sources.view
     parts = parts.unflatten(1, (form.sources.pixel.shape[1], -1)).unflatten(0, (len(target), -1))
-    target.index_add_(1, form.sources.pixel.flatten(), parts.flatten(1, 2))
+    if not view.neighbourhood.window:
+        target.index_add_(1, form.sources.pixel.flatten(), parts.flatten(1, 2))
+        return
+    target = target.unflatten(1, (view.rows, view.cols))
+    parts = parts.unflatten(1, (view.token_rows, view.token_cols))  # (i, row, col, s, m, d)
+    for number, (down, right) in enumerate(_steps(view)):
+        rows, home_rows = _overlap(view.token_rows, view.rows, view.crop + down)
+        cols, home_cols = _overlap(view.token_cols, view.cols, view.crop + right)
+        target[:, home_rows, home_cols] += parts[:, rows, cols, number]
+
+
+@cache
+def _steps(view: View) -> list[list[int]]:
+    """The offsets in rows and columns."""
+    return offset_to_steps(view.offsets()).tolist()
+
+
+def _overlap(tokens: int, pixels: int, shift: int) -> tuple[slice, slice]:
+    """Which tokens along a side have their pixel, `shift` farther, in the picture; and which."""
+    first, last = max(0, -shift), max(0, -shift, min(tokens, pixels - shift))
+    return slice(first, last), slice(first + shift, last + shift)
 
 
 def _add_place_gradients(
