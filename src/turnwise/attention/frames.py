@@ -160,7 +160,7 @@ def _by_triton(
     from turnwise.attention.triton_launch import Shape, attend, poses_in_frame
 
     place, pose, table = encodings
-    posed = torch.einsum("bgtnc,rc->bgtnr", query[..., place.shape[-1] :], pose)
+    posed = _pose_scores(query[..., place.shape[-1] :], pose)
     entries, relations, own = _on_device(table, query.device)
     if queries == "own":
         posed = posed.gather(4, own[:, None, None].expand(*posed.shape[:4], -1))
@@ -186,6 +186,16 @@ def _by_triton(
     )  # fmt: skip
     summed = encodings.table.shape[1] if queries == "all" else 1
     return output / (summed * (1 - dropout))
+
+
+def _pose_scores(
+    query: Float[Tensor, "batch query token head pose_dim"],
+    pose: Float[Tensor, "relation pose_dim"],
+) -> Float[Tensor, "batch query token head relation"]:
+    """q·E; a compiler fuses so short a sum with its neighbours, but not a product of matrices."""
+    if torch.compiler.is_compiling():
+        return (query.unsqueeze(-2).float() * pose.float()).sum(dim=-1)
+    return torch.einsum("bgtnc,rc->bgtnr", query, pose)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

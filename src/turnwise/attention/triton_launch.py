@@ -230,7 +230,9 @@ def _query_side(
     """
     images, parts = given["images"], shape.frames if shape.all_queries else 1
     output = given.pop("output")
-    d_query, d_pose = query.new_empty((parts, *query.shape)), pose.new_zeros((parts, *pose.shape))
+    d_query = query.new_empty((parts, *query.shape))
+    adds_up = shape.keys_at_once < shape.poses
+    d_pose = (pose.new_zeros if adds_up else pose.new_empty)((parts, *pose.shape))
     given["d_pose"] = _words(d_pose)
     chunk = max(1, min(images, WORKSPACE // (shape.tiles * place.numel() * 4)))
     d_place = torch.zeros_like(place)
@@ -241,7 +243,7 @@ def _query_side(
             **given, output=output, d_query=_words(d_query), d_place=shares, first=first
         )
         d_place += shares.sum(dim=0)
-    if shape.keys_at_once < shape.poses:
+    if adds_up:
         triton_poses.pose_gradients[(shape.tiles * images * shape.frames,)](**given)
     if parts == 1:
         return d_query[0], d_place, d_pose[0]
