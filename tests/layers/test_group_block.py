@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from turnwise.checks import InputError
 from turnwise.geometry.sources import Neighbourhood
@@ -234,3 +235,22 @@ def test_kernels_of_pools():
 def test_too_small_to_pool():
     with pytest.raises(InputError, match="a field of 1 x 4 pixels is too small to pool"):
         FieldPool(EXACT)(torch.zeros(1, 4, 1, 4, 2))
+
+
+@pytest.mark.parametrize("backend", ["plain", "streaming"])
+def test_gradient_checkpointing_changes_no_bit(backend):
+    """The second forward pass draws the same dropout as the first, in attention too."""
+    block = block_for("C4", dropout=0.3, width=6, backend=backend)
+    plan = replace(block.attention.project.plan, dropout=0.3)
+    block.attention.project.plan = plan
+    block.train()
+    field = field_for("C4").requires_grad_()
+
+    def gradients(run):
+        torch.manual_seed(0)
+        inputs = [field, *block.parameters()]
+        return torch.autograd.grad(run(field).square().sum(), inputs)
+
+    stored = gradients(block)
+    again = gradients(lambda x: checkpoint(block, x, use_reentrant=False))
+    assert all(torch.equal(a, b) for a, b in zip(stored, again, strict=True))
