@@ -105,7 +105,7 @@ def test_control_positions_before_the_feature_map(kernel):
 
 @FRAMES
 def test_definition(frame):
-    """Σ (F_q·F_k) v / Σ f_q·f_k, one number at a time: F = R(x) f, and f = P_h(elu + 1)."""
+    """Σ (F_q·F_k) v / Σ |f_q||f_k|, one number at a time: F = R(x) f, and f = P_h(elu + 1)."""
     group, features, frequency, positions = inputs_for("D3", frame, tokens=2)
     out = attend_linearly(*features, *phases_for(frame, group, frequency, positions))
     seats = list(itertools.product(range(2), range(6)))
@@ -120,15 +120,14 @@ def test_definition(frame):
             ]
             waves = [act_on_points(group, a, frequency[n, 0]) for a in range(6)]
         phase = torch.stack([wave @ positions[t] for wave in waves])
-        return plain, torch.complex(*plain.chunk(2)) * torch.exp(1j * phase)
+        return torch.complex(*plain.chunk(2)) * torch.exp(1j * phase)
 
     for (t, h), n in itertools.product(seats, range(2)):
         above, below = 0.0, 0.0
         for s, m in seats if frame == "cross" else [(s, h) for s in range(2)]:
-            plain_query, query = feature(features[0], t, h, n)
-            plain_key, key = feature(features[1], s, m, n)
+            query, key = feature(features[0], t, h, n), feature(features[1], s, m, n)
             above = above + (query.conj() * key).real.sum() * features[2][0, s, m, n]
-            below = below + plain_query @ plain_key
+            below = below + query.abs() @ key.abs()
         torch.testing.assert_close(out[0, t, h, n], above / below)
 
 
@@ -161,7 +160,7 @@ def test_the_cost_is_linear(frame):
     assert flops(400, frame, "state") == 4 * flops(100, frame, "state")
     assert flops(400, frame, "plain") > 12 * flops(100, frame, "plain")
     seats, dim = 2 * 2 * 4 * 64 * 64, 8
-    assert flops(64 * 64, frame, "state") == seats * 2 * (dim * dim + dim * dim + dim)
+    assert flops(64 * 64, frame, "state") == seats * 2 * (dim * dim + dim * dim + dim // 2)
 
 
 @FRAMES
@@ -181,12 +180,31 @@ def test_no_tensor_has_a_row_for_every_pair_of_tokens(frame):
 
 
 @EVERY_KERNEL
+@FRAMES
+def test_weights_of_a_query_sum_to_at_most_one_in_size(frame, kernel):
+    """Read off by values that are the unit vectors; without positions the sum can be 1."""
+    group, (query, key, _), frequency, positions = inputs_for("C4", frame, tokens=6)
+    seats = 6 * 4
+    value = torch.eye(seats, dtype=torch.float64).view(1, 6, 4, 1, seats).expand(2, 6, 4, 2, seats)
+    turns = phases_for(frame, group, 3 * frequency, positions)
+    weight = attend_linearly(query, key, value, *turns, kernel=kernel)
+    assert weight.abs().sum(dim=-1).max() <= 1 + 1e-12
+    still = attend_linearly(key, key, value, torch.zeros_like(turns[0]), turns[1], kernel=kernel)
+    assert still.abs().sum(dim=-1).max() > 0.3
+
+
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "relu"])
 def test_features_are_positive_and_finite_far_out(kernel):
     """Also where elu(x) + 1, computed as it is written, would be 0."""
     features = KERNELS[kernel](torch.tensor([-40.0, -20.0, 0.0, 20.0, 40.0]))
     assert features.isfinite().all()
     assert features[0] > 0
     assert (features.diff() > 0).all()
+
+
+def test_definition_of_relu_features():
+    features = KERNELS["relu"](torch.tensor([-2.0, 0.0, 3.0]))
+    torch.testing.assert_close(features, torch.tensor([0.001, 0.001, 3.001]))
 
 
 def test_definition_of_elu_features():

@@ -6,14 +6,16 @@ import torch
 import turnwise
 from turnwise.checks import InputError
 from turnwise.models import create_model, describe_model, list_models, model_options
-from turnwise.models.registry import config_of
+from turnwise.models.registry import ORBIT_OPTIONS, config_of
 
 
+@torch.no_grad()
 def test_every_model_can_be_made_and_described():
-    for name in list_models():
-        model = create_model(name, group="C2", num_classes=3, image_size=28)
-        assert model(torch.rand(1, 1, 28, 28)).shape == (1, 3)
-        assert describe_model(name)
+    """The plain ones; an orbit is the same one, wrapped."""
+    for name in [*list_models("[!o]*"), "orbit_vit"]:
+        model = create_model(name, group="C2", num_classes=3, image_size=32).eval()
+        assert model(torch.rand(1, 1, 32, 32)).shape == (1, 3)
+    assert all(describe_model(name) for name in list_models())
 
 
 def test_list_models_matches_patterns():
@@ -44,6 +46,64 @@ def test_the_config_builds_the_same_model():
         create_model("vit", group="p4m", image_size=8, width=16, heads=2), "D4"
     )
     assert config_of(by_hand) == config
+
+
+def test_options_of_an_orbit_are_no_model_s():
+    """Else one of the two could not be given."""
+    for name in list_models("[!o]*"):
+        assert not model_options(name).keys() & ORBIT_OPTIONS.keys()
+
+
+def test_an_orbit_is_made_again_with_all_that_was_chosen(tmp_path):
+    chosen = {"combine": "learned_attention", "chunk": 2, "mask": True, "tune": "head"}
+    made = create_model("orbit_vit", group="C8", image_size=8, width=16, heads=2, **chosen)
+    torch.nn.init.normal_(made.readout.correct.weight)
+    again = turnwise.load(turnwise.save(made, tmp_path / "model"))
+    assert again.config == made.config
+    assert again.plan == made.plan
+    x = torch.rand(2, 1, 8, 8)
+    torch.testing.assert_close(again(x), made.eval()(x))
+    assert config_of(made.tune("all")).options["tune"] == "all"
+
+
+def test_an_orbit_around_a_model_of_another_group(tmp_path):
+    """A model with quarter turns, in an orbit with mirrors: both groups are kept."""
+    small = {"image_size": 14, "widths": [[6]], "width": 6, "heads": 1, "window": 3}
+    inner = create_model("gsa_net", group="C4", **small)
+    folder = turnwise.save(turnwise.orbit(inner.eval(), "D4"), tmp_path / "model")
+    again = turnwise.load(folder)
+    assert (again.group.name, again.model.group.name) == ("D4", "C4")
+    assert again.config.options["base_group"] == "C4"
+    torch.testing.assert_close(again(x := torch.rand(1, 1, 14, 14)), turnwise.orbit(inner, "D4")(x))
+
+
+SMALL = {"image_size": 8, "width": 16, "depth": 1, "heads": 2}
+
+
+def test_an_orbit_starts_from_trained_weights(tmp_path):
+    trained = create_model("vit", **SMALL)
+    folder = turnwise.save(trained, tmp_path / "base")
+    model = create_model("orbit_vit", weights=str(folder), tune="head", **SMALL)
+    assert torch.equal(model.model.position, trained.position)
+    assert "weights" not in model.config.options, "they are its own now"
+
+
+def test_weights_that_do_not_fit(tmp_path):
+    folder = str(turnwise.save(create_model("vit", **SMALL), tmp_path / "base"))
+    with pytest.raises(InputError, match=r"weights = .*base do not fit this vit: .*size mismatch"):
+        create_model("orbit_vit", weights=folder, **(SMALL | {"width": 32}))
+    with pytest.raises(InputError, match=r"holds a vit, but a turnwise_vit_nano is to be wrapped"):
+        create_model("orbit_turnwise_vit_nano", weights=folder)
+    with pytest.raises(InputError, match=r"leave nothing to train; .*: turnwise orbit .*base"):
+        create_model("orbit_vit", weights=folder, tune="none", **SMALL)
+    with pytest.raises(InputError, match="is not a model or run folder"):
+        create_model("orbit_vit", weights=str(tmp_path / "nowhere"))
+
+
+def test_an_orbit_in_an_orbit_is_not_saved(tmp_path):
+    twice = turnwise.orbit(create_model("orbit_vit", **SMALL), "D4")
+    with pytest.raises(InputError, match="a Orbit that create_model did not make"):
+        config_of(twice)
 
 
 @pytest.mark.parametrize(

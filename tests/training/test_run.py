@@ -17,8 +17,15 @@ from PIL import Image
 
 import turnwise
 from turnwise.checks import InputError
-from turnwise.training.recipe import read_recipe
-from turnwise.training.run import load_run_data, next_folder, train
+from turnwise.models import create_model, save
+from turnwise.training.recipe import make_recipe, read_recipe
+from turnwise.training.run import (
+    build_model,
+    load_recipe_data,
+    load_run_data,
+    next_folder,
+    train,
+)
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # two runs side by side on two cores
 
@@ -286,3 +293,16 @@ def test_a_folder_is_kept_by_its_full_path(tmp_path, quick, monkeypatch):
     recipe = quick("data.name=folder:own", "optimisation.batch_size=4", "trainer.max_epochs=1")
     run = train(recipe, tmp_path / "run")
     assert read_recipe(run / "recipe.yaml").data.name == f"folder:{(tmp_path / 'own').resolve()}"
+
+
+def test_a_trained_base_keeps_the_statistics_it_was_trained_with(tmp_path):
+    """Upright digits may have taught it; what it is fine-tuned on does not move its zero."""
+    base = create_model("vit", width=16, heads=2, depth=1)
+    base.preprocess.mean.fill_(0.7)
+    save(base, tmp_path / "base")
+    options = {"width": 16, "heads": 2, "depth": 1}
+    for weights, kept in ((str(tmp_path / "base"), True), ("", False)):
+        model = {"name": "orbit_vit", "weights": weights, **options}
+        recipe = make_recipe({"model": model, "data": {"name": "digits"}})
+        built = build_model(recipe, load_recipe_data(recipe, None))
+        assert (built.model.preprocess.mean.item() == pytest.approx(0.7)) == kept

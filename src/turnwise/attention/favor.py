@@ -87,12 +87,13 @@ def favor_features(
         fine = x.to(torch.promote_types(x.dtype, torch.float32))
         along, half_square = favor_exponents(fine, projection)
     published = stabiliser == "published"
-    known = along if published else (along - half_square).detach()
+    exponent = along - half_square
+    known = along if published else exponent.detach()
     if not of_keys:
         most = known.amax(dim=-1, keepdim=True)
     else:
         most = known.amax() if published else known.amax(dim=(-2, -1), keepdim=True)
-    features = (along - half_square - most).exp() + EPSILON[stabiliser]
+    features = (exponent - most).exp() + EPSILON[stabiliser]
     return features * len(projection) ** -0.5
 
 

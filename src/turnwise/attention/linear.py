@@ -44,7 +44,7 @@ RELU_FLOOR = 1e-3  # keeps a token that likes nothing from dividing by 0
 
 def elu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """elu(x) + 1, written so that far below zero it stays exp(x) and does not round to 0."""
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+    return x.clamp(max=0).exp() + x.relu()
 
 
 def relu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

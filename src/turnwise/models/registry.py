@@ -7,18 +7,28 @@ give.  Every classifier has a twin `orbit_NAME` that is exactly invariant (model
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
 
-from turnwise.checks import InputError, require_kind, require_known, require_positive
+from turnwise.checks import (
+    InputError,
+    require,
+    require_kind,
+    require_known,
+    require_positive,
+)
 from turnwise.groups import PlanarGroup
-from turnwise.models.orbits import Orbit, orbit
+from turnwise.layers.orbit_readouts import LEARNED
+from turnwise.models.orbits import Orbit, OrbitPlan, orbit
 
 Family = Callable[..., nn.Module]
 ORBIT = "orbit_"
+# beside the plan: the group that the model inside was made for, if another, and the folder of a
+# trained one to start from
+ORBIT_OPTIONS = {f.name: f.default for f in fields(OrbitPlan)} | {"base_group": "", "weights": ""}
 
 _families: dict[str, Family] = {}
 
@@ -82,7 +92,7 @@ def model_options(name: str) -> dict[str, Any]:
     require_known(name, list_models(), "model")
     parameters = inspect.signature(_families[name.removeprefix(ORBIT)]).parameters.values()
     own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    return own | ({"combine": "mean"} if name.startswith(ORBIT) else {})
+    return own | (ORBIT_OPTIONS if name.startswith(ORBIT) else {})
 
 
 def create_model(
@@ -109,23 +119,57 @@ def create_model(
         require_known(option, [*own, *(field.name for field in fields(Task))], f"option of {name}")
         require_kind(value, type(own[option]), option)
     task = Task(PlanarGroup.named(group), num_classes, in_chans, image_size)
-    combine = options.pop("combine", "mean")
-    model = _families[name.removeprefix(ORBIT)](task, **options)
     if name.startswith(ORBIT):
-        model, options = orbit(model, task.group, combine), options | {"combine": combine}
+        return _create_orbit(name.removeprefix(ORBIT), task, options)
+    model = _families[name](task, **options)
     model.config = ModelConfig(name, task.options | options)  # type: ignore[assignment]
     return model
 
 
+def _create_orbit(name: str, task: Task, options: dict[str, Any]) -> Orbit:
+    """The model `name` in an orbit; the weights it starts from are its own from then on."""
+    own = {key: value for key, value in options.items() if key not in ORBIT_OPTIONS}
+    around = {key: options.get(key, default) for key, default in ORBIT_OPTIONS.items()}
+    base_group, weights = around.pop("base_group"), around.pop("weights")
+    inner_task = replace(task, group=PlanarGroup.named(base_group or task.group))
+    inner = create_model(name, **inner_task.options, **own)
+    if weights:
+        require(
+            around["tune"] != "none" or around["combine"] in LEARNED,
+            f'tune = "none" and combine = {around["combine"]!r} leave nothing to train; it '
+            f"needs no training: turnwise orbit {weights} --output FOLDER.",
+        )
+        start_from(inner, weights)
+    model = orbit(inner, task.group, **around)
+    model.config = config_of(model)  # type: ignore[assignment]
+    return model
+
+
+def start_from(model: nn.Module, folder: str) -> None:
+    """Fill a model with the weights of a trained one of the same family, from its folder."""
+    from turnwise.models.storage import load
+
+    trained, name = load(folder), config_of(model).name
+    found = config_of(trained).name
+    require(found == name, f"weights = {folder} holds a {found}, but a {name} is to be wrapped.")
+    try:
+        model.load_state_dict(trained.state_dict())
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"weights = {folder} do not fit this {name}: {reason}") from error
+
+
 def config_of(model: nn.Module) -> ModelConfig:
     """How the model was made; an orbit around a made model was made as its `orbit_` twin."""
+    config = getattr(getattr(model, "model", None), "config", None)
+    if isinstance(model, Orbit) and isinstance(config, ModelConfig) and config.name in _families:
+        inside = config.options["group"]
+        around = {"base_group": "" if inside == model.group.name else inside, **asdict(model.plan)}
+        options = {**config.options, "group": model.group.name, **around}
+        return ModelConfig(ORBIT + config.name, options)
     config = getattr(model, "config", None)
     if isinstance(config, ModelConfig):
         return config
-    inner = getattr(getattr(model, "model", None), "config", None)
-    if isinstance(model, Orbit) and isinstance(inner, ModelConfig):
-        wrapped = {"group": model.group.name, "combine": model.combine}
-        return ModelConfig(ORBIT + inner.name, {**inner.options, **wrapped})
     raise InputError(
         f"a {type(model).__name__} that create_model did not make cannot be saved by name; "
         "save its state dict yourself, or register its family (docs/tour.md)."

@@ -97,9 +97,10 @@ def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
         image_size=dataset.image_size,
         **recipe.model.options,
     )
-    for module in model.modules():
-        if isinstance(module, Normalise):
-            module.fit(dataset.train.images)
+    if not recipe.model.options.get("weights"):  # a trained base keeps what it was trained with
+        for module in model.modules():
+            if isinstance(module, Normalise):
+                module.fit(dataset.train.images)
     model.classes = dataset.classes  # type: ignore[assignment]
     return model
 

@@ -9,6 +9,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from turnwise.training.recipe import OptimisationPart
 
+# what says where a token is, under any name: to pull it towards zero is to forget the place
+POSITIONS = ("position", "pose", "frequency", "lead", "alpha", "beta", "table")
+
 
 def rate_factor(step: int, warmup: int, total: int, schedule: str) -> float:
     """What the base learning rate is multiplied by at `step` of `total`.
@@ -46,4 +49,4 @@ def make_schedule(optimiser: Optimizer, how: OptimisationPart, total: int, epoch
 
 
 def _decays(name: str, parameter: torch.Tensor) -> bool:
-    return parameter.ndim >= 2 and not name.endswith(("position", "pose", "frequency"))
+    return parameter.ndim >= 2 and not name.endswith(POSITIONS)

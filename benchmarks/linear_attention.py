@@ -1,0 +1,228 @@
+"""Linear attention: how its cost grows with the picture, beside the softmax and a local window.
+
+    python benchmarks/linear_attention.py                      a CPU with two threads
+    python benchmarks/linear_attention.py --device cuda --softmax-up-to 224 --batch 8
+
+Three questions, one record in benchmarks/linear_attention.jsonl:
+    growth   forward and backward of steered attention on pictures of growing size, linear and
+             softmax of the same queries and keys; the slope of log(cost) over log(pixels)
+    window   the same at 28 pixels beside group attention in a local 9 x 9 window, of equal width
+    step     a training step of the published default Performers (128/4/4, 32 x 32, batch 16),
+             exact beside tep-2021, with their dropouts
+Every case runs in a process of its own, so that peaks do not mix.  Beside the wall clock stands the
+time of the processor, the figure to trust where others use the machine.
+"""
+
+import argparse
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from turnwise.geometry.sources import Neighbourhood
+from turnwise.groups import PlanarGroup
+from turnwise.layers.group_attention import AttentionPlan, GroupSelfAttention
+from turnwise.layers.steered_attention import SteeredAttention
+from turnwise.models import create_model
+from turnwise.reports.records import append_record
+from turnwise.reports.tables import text_table
+
+HERE = Path(__file__).parent
+HEADS, DIM = 4, 16  # of each pose
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--group", default="C1", help="of the growth (default: C1)")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[28, 56, 112, 224])
+    parser.add_argument("--softmax-up-to", type=int, default=112)
+    parser.add_argument("--batch", type=int, default=1, help="of the growth (default: 1)")
+    parser.add_argument("--models", nargs="+", default=["relative_performer", "performer"])
+    parser.add_argument("--parts", nargs="+", default=["growth", "window", "step"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--records", type=Path, default=HERE / "linear_attention.jsonl")
+    parser.add_argument("--case", help=argparse.SUPPRESS)  # one case, in a process of its own
+    return parser.parse_args()
+
+
+def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
+    shared = {"device": args.device, "repeats": args.repeats, "threads": args.threads}
+    found: list[dict[str, Any]] = []
+    if "growth" in args.parts:
+        for attention in ("linear", "softmax"):
+            sizes = [s for s in args.sizes if attention == "linear" or s <= args.softmax_up_to]
+            found += [
+                {"part": "growth", "name": attention, "side": side, "group": args.group,
+                 "batch": args.batch}
+                for side in sizes
+            ]  # fmt: skip
+    if "window" in args.parts:
+        local = {"part": "window", "side": 28, "group": "C4", "batch": 4}
+        found += [local | {"name": name} for name in ("linear", "local 9 x 9")]
+    if "step" in args.parts:
+        step = {"part": "step", "side": 32, "group": "C1", "batch": 16}
+        found += [
+            step | {"name": f"{model} {variant}"}
+            for model in args.models
+            for variant in ("exact", "tep-2021")
+        ]
+    return [shared | case for case in found]
+
+
+def layer_step(case: dict[str, Any], device: torch.device) -> Callable[[], None]:
+    """Forward and backward of one attention layer."""
+    group, side, width = PlanarGroup.named(case["group"]), case["side"], HEADS * DIM
+    field = torch.randn(case["batch"], group.order, side, side, width, device=device)
+    layer: torch.nn.Module
+    if case["name"] == "local 9 x 9":
+        plan = AttentionPlan(group, Neighbourhood(9), heads=HEADS)
+        layer = GroupSelfAttention(plan, width, width, DIM).to(device)
+        field.requires_grad_()
+
+        def step() -> None:
+            layer(field).sum().backward()
+
+        return step
+    layer = SteeredAttention(group, width, HEADS, side, attention=case["name"], local=0).to(device)
+    tokens = field.permute(0, 2, 3, 1, 4).flatten(1, 2).contiguous().requires_grad_()
+
+    def step() -> None:
+        layer(tokens, side, side).sum().backward()
+
+    return step
+
+
+def training_step(case: dict[str, Any], device: torch.device) -> Callable[[], None]:
+    """Forward, backward, clipping and Adam, as published."""
+    name, variant = case["name"].split()
+    model = create_model(name, image_size=case["side"], variant=variant).to(device)
+    images = torch.rand(case["batch"], 1, case["side"], case["side"], device=device)
+    labels = torch.randint(10, (case["batch"],), device=device)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.98))
+
+    def step() -> None:
+        loss = F.cross_entropy(model(model.preprocess(images)), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimiser.step()
+
+    return step
+
+
+def measure(case: dict[str, Any]) -> dict[str, float]:
+    torch.set_num_threads(case["threads"])
+    torch.manual_seed(0)
+    device = torch.device(case["device"])
+    step = (training_step if case["part"] == "step" else layer_step)(case, device)
+    before, wall, busy = used(device), [], []
+    for _ in range(1 + case["repeats"]):  # the first warms up
+        marks = now(device), time.process_time()
+        step()
+        wall.append(now(device) - marks[0])
+        busy.append(time.process_time() - marks[1])
+    memory = (peak(device) - before) / 2**20
+    return {"seconds": min(wall[1:]), "cpu_seconds": min(busy[1:]), "peak_mib": memory}
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def used(device: torch.device) -> int:
+    """Bytes in use before the first step; from here on the peak counts (on the CPU, in Linux)."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    return status_of_process("VmRSS")
+
+
+def peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return status_of_process("VmHWM")
+
+
+def status_of_process(field: str) -> int:
+    """Bytes that the kernel counts for this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def in_own_process(case: dict[str, Any]) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--case", json.dumps(case)]
+    patient = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait do not spin
+    run = subprocess.run(command, capture_output=True, text=True, env=patient)
+    if run.returncode == 0:
+        return json.loads(run.stdout.splitlines()[-1])
+    words = "out of memory" if "memory" in run.stderr.lower() else run.stderr.strip()[-200:]
+    return {"failed": words or f"exit status {run.returncode}"}
+
+
+def slope(results: list[dict[str, Any]], name: str, quantity: str) -> float | None:
+    """Of log(quantity) over log(pixels), by least squares: 1 is linear, 2 is quadratic."""
+    points = [
+        (2 * math.log(r["case"]["side"]), math.log(r["figures"][quantity]))
+        for r in results
+        if r["case"]["part"] == "growth" and r["case"]["name"] == name
+        if r["figures"].get(quantity, 0) > 0
+    ]
+    if len(points) < 2:
+        return None
+    x_mean, y_mean = (sum(axis) / len(points) for axis in zip(*points, strict=True))
+    above = sum((x - x_mean) * (y - y_mean) for x, y in points)
+    return above / sum((x - x_mean) ** 2 for x, _ in points)
+
+
+def main() -> None:
+    args = arguments()
+    if args.case:
+        print(json.dumps(measure(json.loads(args.case))))
+        return
+    results = []
+    for case in cases(args):
+        figures = in_own_process(case)
+        results.append({"case": case, "figures": figures})
+        print(" ".join(row(results[-1])), flush=True)
+    heads = ["part", "attention", "pixels", "group", "batch", "seconds", "CPU seconds", "peak MiB"]
+    print(text_table(heads, [row(result) for result in results]))
+    slopes = {
+        name: {q: slope(results, name, q) for q in ("seconds", "cpu_seconds", "peak_mib")}
+        for name in ("linear", "softmax")
+    }
+    print("slopes over the pixels:", json.dumps(slopes))
+    command = shlex.join(["python", "benchmarks/linear_attention.py", *sys.argv[1:]])
+    append_record(args.records, command, {"results": results, "slopes": slopes})
+
+
+def row(result: dict[str, Any]) -> list[str]:
+    case, figures = result["case"], result["figures"]
+    head = [case["part"], case["name"], str(case["side"]), case["group"], str(case["batch"])]
+    if "failed" in figures:
+        return [*head, figures["failed"], "", ""]
+    return [
+        *head,
+        f"{figures['seconds']:.3f}",
+        f"{figures['cpu_seconds']:.3f}",
+        f"{figures['peak_mib']:.0f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()

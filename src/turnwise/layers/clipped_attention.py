@@ -1,0 +1,117 @@
+"""Attention by content in half the heads, and by place, clipped at a distance, in the other half.
+
+Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attention" (strategy 2).
+Symbols:  see `attention.clipped`; `reach` is their clipping distance.
+Departs:  variant="exact" has a vector for each near offset, not for each distance |rows| + |cols|,
+          so it sees directions; the picture wraps, so it has no border; and the class token is far
+          from everything.  As published ("tep-2021") it sits below the bottom left corner, and
+          the projection of the heads by place is never drawn again.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from turnwise.attention.clipped import attend_by_place, near_steps
+from turnwise.checks import require, require_divisible, require_known, require_positive
+from turnwise.layers.performer_block import (
+    VARIANTS,
+    Heads,
+    Tokens,
+    make_kernel,
+    merge_heads,
+    mix_by_kernel,
+    split_heads,
+)
+
+Asking = Float[Tensor, "batch head token feature"]
+
+
+class ClippedAttention(nn.Module):
+    """Tokens are the class token and side × side pixels, row by row; the context is not used."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        side: int,
+        reach: int,
+        *,
+        kernel: str = "elu",
+        variant: str = "exact",
+    ) -> None:
+        super().__init__()
+        require_known(variant, VARIANTS, "variant")
+        require_positive(heads=heads, clipping_distance=reach)
+        require_divisible(heads, 2, "heads", "half of them look at contents, half at places")
+        require_divisible(width, heads, "width", f"it is split over {heads} heads")
+        self.published = variant == "tep-2021"
+        most = (side + 1) // 2
+        require(
+            self.published or reach <= most,
+            f"clipping_distance = {reach} reaches round a picture of {side} pixels; "
+            f"try {most} or less.",
+        )
+        self.heads, self.side, self.reach, self.steps = heads, side, reach, near_steps(reach)
+        dim = width // heads
+        self.to_query, self.to_key = nn.Linear(width, width), nn.Linear(width, width // 2)
+        self.to_value, self.to_output = nn.Linear(width, width), nn.Linear(width, width)
+        self.content_kernel = make_kernel(kernel, dim, variant)
+        self.place_kernel = make_kernel(kernel, dim, variant, redrawn=not self.published)
+        if self.published:
+            self.table = nn.Parameter(torch.zeros(reach + 1, dim))
+        else:
+            self.table = nn.Parameter(0.3 * torch.randn(len(self.steps) + 1, dim))
+
+    def forward(self, tokens: Tokens, context: Tensor | None = None) -> Tokens:
+        half = self.heads // 2
+        query = split_heads(self.to_query(tokens), self.heads)
+        value = split_heads(self.to_value(tokens), self.heads)
+        key = split_heads(self.to_key(tokens), half)
+        by_content = mix_by_kernel(
+            self.content_kernel, query[:, :half], key, value[:, :half], "auto"
+        )
+        by_place = self._by_place(query[:, half:], value[:, half:])
+        return self.to_output(merge_heads(torch.cat([by_content, by_place], dim=1)))
+
+    def _by_place(self, query: Heads, value: Heads) -> Heads:
+        asking = self.place_kernel(query, of_keys=False)
+        table = self.place_kernel(self.table, of_keys=True)
+        counted = F.pad(value.to(asking.dtype), (0, 1), value=1.0)  # the ones of the denominator
+        everything = counted.sum(dim=2)
+        mix = self._beside_the_corner if self.published else self._far_from_all
+        return mix(asking, table, counted, everything).to(value.dtype)
+
+    def _far_from_all(
+        self, asking: Asking, table: Tensor, counted: Tensor, everything: Tensor
+    ) -> Heads:
+        """To the class token all are equally far: it hears their mean."""
+        grid = (self.side, self.side)
+        mixed = attend_by_place(
+            asking[:, :, 1:].unflatten(2, grid), table[:-1], table[-1],
+            counted[:, :, 1:].unflatten(2, grid), self.steps, everything=everything, wrap=True,
+        )  # fmt: skip
+        mean = everything[..., :-1] / everything[..., -1:]
+        return torch.cat([mean[:, :, None], mixed.flatten(2, 3)], dim=2)
+
+    def _beside_the_corner(
+        self, asking: Asking, table: Tensor, counted: Tensor, everything: Tensor
+    ) -> Heads:
+        """The class token as the first pixel of one more row; the rest of that row is nobody."""
+        grid = (self.side + 1, self.side)
+        distance = [abs(row) + abs(col) for row, col in self.steps]
+        mixed = attend_by_place(
+            _class_last(asking, self.side - 1, 1.0).unflatten(2, grid), table[distance], table[-1],
+            _class_last(counted, self.side - 1, 0.0).unflatten(2, grid), self.steps,
+            everything=everything,
+        )  # fmt: skip
+        flat = mixed.flatten(2, 3)[:, :, : self.side**2 + 1]
+        return torch.cat([flat[:, :, -1:], flat[:, :, :-1]], dim=2)
+
+
+def _class_last(
+    x: Float[Tensor, "batch head token dim"], empty: int, fill: float
+) -> Float[Tensor, "batch head place dim"]:
+    """Pixels, class token, and places that nobody stands on: 0 to be heard, 1 to divide by."""
+    return F.pad(torch.cat([x[:, :, 1:], x[:, :, :1]], dim=2), (0, 0, 0, empty), value=fill)

@@ -1,0 +1,205 @@
+"""The block of a Performer: attention by features in the place of the softmax, and a perceptron.
+
+x <- x + drop(attention(norm(x), context))
+x <- x + mlp(norm(x))
+
+An attention is a part that takes tokens (batch, token, width) and a context, which is what it is
+told about positions, and may ignore it.  A kernel is a part that makes positive features.
+
+Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; Horn et al. 2021,
+          "Translational Equivariance in Kernelizable Attention" (sizes, options).
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from turnwise.attention.dense import attend
+from turnwise.attention.favor import (
+    attend_by_features,
+    favor_features,
+    feature_count,
+    orthogonal_projection,
+)
+from turnwise.attention.linear import KERNELS
+from turnwise.checks import require, require_divisible, require_known
+
+Tokens = Float[Tensor, "batch token width"]
+Heads = Float[Tensor, "batch head token dim"]
+VARIANTS = ("exact", "tep-2021")
+
+
+class RandomProjection(nn.Module):
+    """The random rows of FAVOR+, drawn again on request.
+
+    Draw number n is a function of (seed, n) alone, and both are kept with the weights: a run that
+    is resumed draws what it would have drawn.
+    """
+
+    rows: Tensor
+    seed: Tensor
+    draws: Tensor
+
+    def __init__(self, dim: int, *, fix_signs: bool = True, redrawn: bool = True) -> None:
+        super().__init__()
+        self.fix_signs, self.redrawn = fix_signs, redrawn
+        self.register_buffer("rows", torch.empty(feature_count(dim), dim))
+        self.register_buffer("seed", torch.randint(2**40, ()))  # follows torch.manual_seed
+        self.register_buffer("draws", torch.tensor(0))
+        self.draw()
+
+    @torch.no_grad()
+    def draw(self) -> None:
+        """The next rows, in place."""
+        generator = torch.Generator().manual_seed(int(self.seed) + int(self.draws))
+        features, dim = self.rows.shape
+        rows = orthogonal_projection(features, dim, generator, fix_signs=self.fix_signs)
+        self.rows.copy_(rows)
+        self.draws += 1
+
+
+class FavorKernel(nn.Module):
+    """Random features of queries and keys whose products estimate exp(q·k / √dim)."""
+
+    def __init__(self, dim: int, variant: str = "exact", *, redrawn: bool = True) -> None:
+        super().__init__()
+        published = variant == "tep-2021"
+        self.projection = RandomProjection(dim, fix_signs=not published, redrawn=redrawn)
+        self.features = len(self.projection.rows)
+        self.stabiliser = "published" if published else "sample"
+
+    def forward(
+        self, x: Float[Tensor, "*many dim"], of_keys: bool
+    ) -> Float[Tensor, "*many feature"]:
+        return favor_features(x, self.projection.rows, of_keys=of_keys, stabiliser=self.stabiliser)
+
+
+class FixedKernel(nn.Module):
+    """A feature map without randomness, channel by channel: see `attention.linear.KERNELS`."""
+
+    def __init__(self, name: str, dim: int) -> None:
+        super().__init__()
+        self.name, self.features = name, dim
+
+    def forward(self, x: Float[Tensor, "*many dim"], of_keys: bool) -> Float[Tensor, "*many dim"]:
+        return KERNELS[self.name](x.to(torch.promote_types(x.dtype, torch.float32)))
+
+    def extra_repr(self) -> str:
+        return self.name
+
+
+def make_kernel(
+    name: str, dim: int, variant: str = "exact", *, redrawn: bool = True
+) -> FavorKernel | FixedKernel:
+    """ "favor", or one of `attention.linear.KERNELS`."""
+    require_known(name, ("favor", *KERNELS), "kernel")
+    require_known(variant, VARIANTS, "variant")
+    return FavorKernel(dim, variant, redrawn=redrawn) if name == "favor" else FixedKernel(name, dim)
+
+
+class Redraw(nn.Module):
+    """Counts training steps, and has every projection drawn again after `interval` of them.
+
+    0 is never.  As published, a redraw comes one step late, so `interval` 1 is every other step.
+    """
+
+    calls: Tensor
+
+    def __init__(self, interval: int, variant: str = "exact") -> None:
+        super().__init__()
+        require(interval >= 0, f"redraw_interval = {interval} must be positive, or 0 for never.")
+        self.interval = interval
+        self.late = variant == "tep-2021"
+        self.register_buffer("calls", torch.tensor(0))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, trunk: nn.Module) -> None:
+        """To be called once in every training step, before the blocks of `trunk`."""
+        chosen = [m for m in trunk.modules() if isinstance(m, RandomProjection) and m.redrawn]
+        if not self.interval or not chosen:
+            return
+        if int(self.calls) >= self.interval:
+            for projection in chosen:
+                projection.draw()
+            self.calls.zero_()
+            if self.late:
+                return
+        self.calls += 1
+
+    def extra_repr(self) -> str:
+        return f"interval={self.interval}"
+
+
+def split_heads(x: Tokens, heads: int) -> Heads:
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Heads) -> Tokens:
+    return x.transpose(1, 2).flatten(2)
+
+
+class ContentAttention(nn.Module):
+    """Attention that looks at contents alone; kernel=None is the softmax itself."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        kernel: FavorKernel | FixedKernel | None,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        require_divisible(width, heads, "width", f"it is split over {heads} heads")
+        self.heads, self.kernel, self.backend = heads, kernel, backend
+        self.to_query, self.to_key = nn.Linear(width, width), nn.Linear(width, width)
+        self.to_value, self.to_output = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, tokens: Tokens, context: Tensor | None = None) -> Tokens:
+        maps = (self.to_query, self.to_key, self.to_value)
+        query, key, value = (split_heads(to(tokens), self.heads) for to in maps)
+        mixed = mix_by_kernel(self.kernel, query, key, value, self.backend)
+        return self.to_output(merge_heads(mixed))
+
+
+def mix_by_kernel(
+    kernel: nn.Module | None,
+    query: Heads,
+    key: Heads,
+    value: Float[Tensor, "batch head token dim_out"],
+    backend: str,
+) -> Float[Tensor, "batch head token dim_out"]:
+    """Attention by the kernel's features, or by the softmax where there is none."""
+    if kernel is None:
+        return attend(query, key, value, backend=backend)
+    features = kernel(query, of_keys=False), kernel(key, of_keys=True)
+    return attend_by_features(*features, value, backend=backend)
+
+
+class PerformerBlock(nn.Module):
+    """Attention and a two-layer perceptron, each normed before and added to what it changes."""
+
+    def __init__(
+        self,
+        width: int,
+        attention: nn.Module,
+        *,
+        attention_dropout: float = 0.0,
+        ff_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        rates = {"attention_dropout": attention_dropout, "ff_dropout": ff_dropout}
+        for what, rate in rates.items():
+            require(0 <= rate < 1, f"{what} = {rate} must be from 0 to below 1.")
+        self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = attention
+        self.dropout = nn.Dropout(attention_dropout)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Dropout(ff_dropout),
+            nn.Linear(4 * width, width),
+        )
+
+    def forward(self, tokens: Tokens, context: Tensor | None = None) -> Tokens:
+        tokens = tokens + self.dropout(self.attention(self.norm_attention(tokens), context))
+        return tokens + self.mlp(self.norm_mlp(tokens))

@@ -1,0 +1,253 @@
+"""RotoConv: a convolution that looks at every turn of the picture, and turns its answers back.
+
+    y_g = g⁻¹·K(g·x),    R(x) = max_g y_g        (or their mean, or root mean square)
+
+Turning x by h only renames the g: R(h·x) = h·R(x), exactly, for every element and whatever K is.
+Weights are those of the plain convolution, by the same names, so either can use the other's.
+
+Letters:  g the element;  K the convolution, w its filters;  k, s, p its kernel, stride and padding.
+Where (n + 2p − k) leaves a remainder r by s, K never sees r pixels on one side.  The y_g are then
+those of the filter w set in the corner of (k + r)² zeros, which leaves none: `remainder` says so.
+
+Three algorithms, one result:
+    copies   |G| convolutions of turned pictures: the formula, and the oracle
+    bank     one convolution with |G| turned filters:  K_w(g·x) = g·K_{g⁻¹w}(x)
+    fourier  the bank in the basis of irreps: 1.5 instead of 8 times the multiplications (D4)
+
+Paper:    Roto-MetaFormer (M. Heinrich, BVM 2025), the module called RotoConv.
+Departs:  the published module does not turn back: max_g K(g·x), here reduce="legacy".  It folds
+          the picture onto itself, so that it is invariant and cannot see how parts are arranged.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from turnwise.checks import require, require_known, require_positive
+from turnwise.geometry.sizes import Stage, require_exact_size
+from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
+from turnwise.layers.window_basis import window_basis
+
+REDUCTIONS = ("max", "mean", "rms", "legacy")
+ALGORITHMS = ("auto", "copies", "bank", "fourier")
+NARROW = 16  # input channels below which products are too short to gain on a GPU
+
+Maps = Float[Tensor, "batch in_width row col"]
+NewMaps = Float[Tensor, "batch width newrow newcol"]
+Answers = Float[Tensor, "group batch width newrow newcol"]
+
+
+def remainder_of(size: int, stage: Stage) -> int:
+    """How many of `size` pixels, padded, the stage leaves unseen on one side."""
+    room = size + 2 * stage.padding - stage.kernel
+    require(
+        room >= 0,
+        f"{size} pixels with {stage.padding} around them are too few for windows of "
+        f"{stage.kernel}; use {stage.kernel - 2 * stage.padding} or more.",
+    )
+    return room % stage.stride
+
+
+def extended(stage: Stage, remainder: int) -> Stage:
+    """The stage with windows that see the remainder, too: it samples symmetrically."""
+    return stage._replace(kernel=stage.kernel + remainder)
+
+
+class RotoConv(nn.Module):
+    """max_g g⁻¹·K(g·x) around a square convolution K; see the head of this file.
+
+    `remainder` is fixed when it is made, from the size of the pictures (`remainder_of`); pictures
+    that leave another are refused with the nearest sizes that do not.
+    """
+
+    to_window: Tensor
+    to_filter: Tensor
+    to_answers: Tensor
+
+    def __init__(
+        self,
+        group: PlanarGroup | str,
+        in_width: int,
+        width: int,
+        stage: Stage,
+        *,
+        remainder: int = 0,
+        bias: bool = True,
+        reduce: str = "max",
+        algorithm: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.group = PlanarGroup.named(group)
+        require_grid_group(self.group)
+        require_positive(in_width=in_width, width=width, kernel=stage.kernel, stride=stage.stride)
+        require(stage.padding >= 0, f"padding = {stage.padding} must be 0 or more pixels.")
+        require(
+            0 <= remainder < stage.stride,
+            f"remainder = {remainder} must be from 0 to below the stride, {stage.stride}.",
+        )
+        require_known(reduce, REDUCTIONS, "reduction")
+        require_known(algorithm, ALGORITHMS, "algorithm")
+        self.stage, self.remainder = stage, remainder
+        self.stages = (extended(stage, remainder),)
+        self.reduce, self.algorithm = reduce, algorithm
+        like = nn.Conv2d(in_width, width, stage.kernel, bias=bias)  # starts as torch starts it
+        self.weight, self.bias = like.weight, like.bias
+        basis = window_basis(self.group, stage.kernel + remainder)
+        self.blocks = basis.blocks
+        kind = self.weight.dtype
+        self.register_buffer("to_window", basis.for_window.to(kind), persistent=False)
+        self.register_buffer("to_filter", basis.for_filter.to(kind), persistent=False)
+        self.register_buffer("to_answers", basis.answers.to(kind), persistent=False)
+
+    @classmethod
+    def around(cls, conv: nn.Conv2d, group: PlanarGroup | str, size: int) -> "RotoConv":
+        """The same convolution, weights shared, made equivariant for pictures of `size` pixels."""
+        square = [_square(v) for v in (conv.kernel_size, conv.stride, conv.padding)]
+        stage = Stage(*square)
+        require(
+            conv.groups == 1 and _square(conv.dilation) == 1 and conv.padding_mode == "zeros",
+            f"{conv} cannot be turned; use groups=1, dilation=1 and padding_mode='zeros'.",
+        )
+        rest, bias = remainder_of(size, stage), conv.bias is not None
+        made = cls(group, conv.in_channels, conv.out_channels, stage, remainder=rest, bias=bias)
+        made.weight, made.bias = conv.weight, conv.bias
+        return made
+
+    def forward(self, maps: Maps) -> NewMaps:
+        for side in maps.shape[2:]:
+            require_exact_size(side, self.stages, "this RotoConv")
+        require(
+            self.reduce != "legacy" or maps.shape[2] == maps.shape[3],
+            f"the legacy form lays turned maps on each other, which {maps.shape[2]} x "
+            f"{maps.shape[3]} pixels do not allow; give square pictures.",
+        )
+        algorithm = self.chosen(maps)
+        if self.reduce == "mean" and algorithm != "copies":  # K is linear: so is the mean
+            filters = self._filters().mean(dim=0)
+            return F.conv2d(maps, filters, self.bias, self.stage.stride, self.stage.padding)
+        if algorithm == "fourier" and self.reduce != "legacy":
+            answers, places = self._fourier(
+                maps
+            )  # reduced as they lie in memory: many times faster
+            return _to_maps(self._reduced(answers, self.bias), places)
+        bias = None if self.bias is None else self.bias[:, None, None]
+        answers = self.answers(maps, algorithm)
+        if self.reduce == "legacy":
+            answers = torch.stack([act_on_image(self.group, g, y) for g, y in enumerate(answers)])
+        return self._reduced(answers, bias)
+
+    def chosen(self, maps: Tensor) -> str:
+        """The algorithm that runs: what was asked for, or by "auto" the fastest measured."""
+        if self.algorithm != "auto":
+            return self.algorithm
+        narrow = maps.is_cuda and maps.shape[1] < NARROW
+        return "bank" if narrow or self.group.order == 1 else "fourier"
+
+    def answers(self, maps: Maps, algorithm: str) -> Answers:
+        """y_g for every g, without the bias."""
+        if algorithm == "copies":
+            return self._copies(maps)
+        if algorithm == "bank":
+            return self._bank(maps)
+        answers, places = self._fourier(maps)
+        return torch.stack([_to_maps(answer, places) for answer in answers])
+
+    def _copies(self, maps: Maps) -> Answers:
+        back = self.group.inverse().tolist()
+        stride, padding = self.stage.stride, self.stage.padding
+        answers = [
+            F.conv2d(act_on_image(self.group, g, maps), self.weight, None, stride, padding)
+            for g in range(self.group.order)
+        ]
+        return torch.stack([act_on_image(self.group, back[g], y) for g, y in enumerate(answers)])
+
+    def _bank(self, maps: Maps) -> Answers:
+        filters = self._filters().flatten(0, 1)
+        answers = F.conv2d(maps, filters, None, self.stage.stride, self.stage.padding)
+        return answers.unflatten(1, (self.group.order, -1)).transpose(0, 1)
+
+    def _filters(self) -> Float[Tensor, "group width in_width kernel kernel"]:
+        """g⁻¹w for every g, w in the corner of zeros."""
+        weight = self._extended_weight()
+        back = self.group.inverse().tolist()
+        return torch.stack([act_on_image(self.group, g, weight) for g in back])
+
+    def _extended_weight(self) -> Float[Tensor, "width in_width kernel kernel"]:
+        return F.pad(self.weight, (0, self.remainder, 0, self.remainder))
+
+    def _fourier(
+        self, maps: Maps
+    ) -> tuple[Float[Tensor, "group window width"], tuple[int, int, int]]:
+        """y_g at every window, and the windows' (batch, newrow, newcol)."""
+        windows, places = self._windows(maps)
+        weight = self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1)  # (tap, i, o)
+        windows, weight = _mix(self.to_window, windows), _mix(self.to_filter, weight)
+        sizes = [dim * copies for dim, copies in self.blocks]
+        parts = zip(self.blocks, windows.split(sizes), weight.split(sizes), strict=True)
+        products = [P for block, x, w in parts for P in _products(x, w, *block)]
+        return _mix(self.to_answers, torch.cat(products)), places
+
+    def _windows(
+        self, maps: Maps
+    ) -> tuple[Float[Tensor, "tap window in_width"], tuple[int, int, int]]:
+        kernel, stride, padding = self.stages[0]
+        padded = F.pad(maps, (padding,) * 4) if padding else maps
+        windows = padded.unfold(2, kernel, stride).unfold(3, kernel, stride)
+        batch, _, rows, cols, *_ = windows.shape
+        taps = windows.permute(4, 5, 0, 2, 3, 1)  # (row, col, batch, newrow, newcol, i)
+        return taps.flatten(2, 4).flatten(0, 1), (batch, rows, cols)
+
+    def _reduced(
+        self, answers: Float[Tensor, "group *rest"], bias: Tensor | None
+    ) -> Float[Tensor, "*rest"]:
+        """A bias is the same for every g: the greatest and the mean may take it afterwards."""
+        if self.reduce == "rms":
+            square = (answers if bias is None else answers + bias).square().mean(dim=0)
+            return (square + torch.finfo(square.dtype).tiny).sqrt()  # at 0 a root has no slope
+        # not amax: its gradient compares with the maximum, which a compiled graph may compute again
+        # in another precision, and 0 / 0 is not a number
+        reduced = answers.mean(dim=0) if self.reduce == "mean" else answers.max(dim=0).values
+        return reduced if bias is None else reduced + bias
+
+    def extra_repr(self) -> str:
+        width, in_width = self.weight.shape[:2]
+        kernel, stride, padding = self.stage
+        return (
+            f"{in_width}, {width}, {kernel}/{stride}/{padding} + {self.remainder}, "
+            f"{self.group.name}, reduce={self.reduce!r}, algorithm={self.algorithm!r}"
+        )
+
+
+def _mix(
+    matrix: Float[Tensor, "new old"], values: Float[Tensor, "old many more"]
+) -> Float[Tensor, "new many more"]:
+    """One product for all that hangs on the first axis."""
+    return (matrix @ values.flatten(1)).unflatten(1, values.shape[1:])
+
+
+def _to_maps(values: Float[Tensor, "window width"], places: tuple[int, int, int]) -> NewMaps:
+    """Windows back in their places, as maps in torch.channels_last."""
+    return values.unflatten(0, places).permute(0, 3, 1, 2)
+
+
+def _products(
+    windows: Float[Tensor, "rows window in_width"],
+    weight: Float[Tensor, "rows in_width width"],
+    dim: int,
+    copies: int,
+) -> list[Float[Tensor, "dim window width"]]:
+    """P[a, b] = Σ_j ŵ[j, a] x̂[j, b] over the channels, too; one matrix product for each a."""
+    count = windows.shape[1]
+    x = windows.unflatten(0, (dim, copies)).transpose(1, 2).flatten(2).flatten(0, 1)  # (b·window,)
+    w = weight.unflatten(0, (dim, copies)).flatten(1, 2)  # (a, j·i, o)
+    return [(x @ w[a]).unflatten(0, (dim, count)) for a in range(dim)]
+
+
+def _square(values: object) -> int:
+    """The one number of a pair of equal ones."""
+    pair = (values, values) if isinstance(values, int) else values
+    ok = isinstance(pair, tuple) and len(pair) == 2 and pair[0] == pair[1]
+    require(ok, f"a RotoConv takes square convolutions with padding in pixels, got {values}.")
+    assert isinstance(pair, tuple)
+    return int(pair[0])

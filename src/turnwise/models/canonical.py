@@ -1,0 +1,126 @@
+"""Any classifier, made invariant at the price of one pass: turn the picture upright, then look.
+
+    h*(f) = argmax_h s(h⁻¹f),   Φ(f) = φ(h*⁻¹ f)
+
+When f turns by g, the best element turns along, to g h*, and the view h*⁻¹f stays the same picture.
+That holds only where the best element is clear.  A picture that looks alike from several poses, or
+nearly so, has no upright view; such pictures are gated out and answered by the whole orbit.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from turnwise.checks import require
+from turnwise.geometry.grids import pixel_centres
+from turnwise.groups import PlanarGroup
+from turnwise.models.orbits import orbit
+
+Images = Float[Tensor, "batch channel row col"]
+Score = Callable[[Images], Float[Tensor, " batch"]]
+DIRECTION = 0.4  # radians; on no mirror axis of any group, for those are multiples of π / n
+
+
+class Choice(NamedTuple):
+    """The element that turns each picture upright, and whether it is clearly the best one."""
+
+    element: Int64[Tensor, " batch"]
+    clear: Bool[Tensor, " batch"]
+
+
+def harmonic_score(images: Images) -> Float[Tensor, " batch"]:
+    """⟨f, w⟩ with w = Σ_k ρ cos(k(θ − α_k)), k = 1, 2, 3: how much the picture leans one way.
+
+    Several harmonics with different axes, so that no turn and no mirror leaves w as it is, and what
+    has no centre of mass of its own still has a direction.
+    """
+    x, y = pixel_centres(*images.shape[-2:]).to(images.device).unbind(-1)
+    radius, angle = torch.hypot(x, y), torch.atan2(y, x)
+    template = sum(torch.cos(k * (angle - DIRECTION * math.sqrt(k))) for k in (1, 2, 3)) * radius
+    return (images.mean(dim=1) * template.to(images)).mean(dim=(-2, -1))
+
+
+class Canonical(nn.Module):
+    """A classifier that sees each picture in its best view; where that is unclear, in all of them.
+
+    Symbols:  φ is `model`, inside `orbit`; s is `score`, any map from pictures to one number each.
+              The best element is clear where its lead over the second is more than `margin` times
+              the distance from best to worst.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: PlanarGroup,
+        score: Score = harmonic_score,
+        margin: float = 0.05,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        require(group.order > 1, f"{group.name} has one view alone, and nothing to choose.")
+        require(0 <= margin < 1, f"margin = {margin} must be from 0 to below 1.")
+        self.orbit = orbit(model, group, **options)
+        require(self.orbit.plan.output == "class", 'a choice of view needs output = "class".')
+        self.group, self.score, self.margin = group, score, margin
+
+    def preprocess(self, images: Images) -> Images:
+        return self.orbit.preprocess(images)
+
+    def exact_size(self, size: int) -> tuple[int, ...]:
+        return self.orbit.exact_size(size)
+
+    def scores(self, images: Images) -> Float[Tensor, "batch group"]:
+        """s(h⁻¹f) for every h: a function on the group, which turns with the picture."""
+        views = self._views(images)
+        return self.score(views.flatten(0, 1)).view(views.shape[:2]).T
+
+    def choose(self, images: Images) -> Choice:
+        """The best element of each picture, and whether it is clear."""
+        ranked = self.scores(images).sort(dim=1, descending=True)
+        lead = ranked.values[:, 0] - ranked.values[:, 1]
+        return Choice(
+            ranked.indices[:, 0],
+            lead > self.margin * (ranked.values[:, 0] - ranked.values[:, -1]),
+        )
+
+    def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:
+        element, clear = self.choose(images)
+        upright = self._views(images)[element, torch.arange(len(images), device=images.device)]
+        if bool(clear.all()):
+            return self._answer(upright)
+        if not bool(clear.any()):
+            return self.orbit(images)
+        unclear = self.orbit(images[~clear])
+        answer = unclear.new_empty(len(images), unclear.shape[1])
+        answer[~clear] = unclear
+        answer[clear] = self._answer(upright[clear])
+        return answer
+
+    def _views(self, images: Images) -> Float[Tensor, "group batch channel row col"]:
+        self.orbit.views.require_fitting(images)
+        outside = self.orbit.outside(images)
+        looks = [self.orbit.views.look(images, h, outside) for h in range(self.group.order)]
+        return torch.stack(looks)
+
+    def _answer(self, upright: Images) -> Float[Tensor, "batch num_classes"]:
+        """What the orbit's combination makes of one view."""
+        one = self.orbit.answers(upright)
+        return self.orbit.forward_head(one[:, None])
+
+    def extra_repr(self) -> str:
+        return f"{self.group.name}, margin={self.margin}"
+
+
+def canonical(
+    model: nn.Module,
+    group: str | PlanarGroup = "C4",
+    score: Score = harmonic_score,
+    margin: float = 0.05,
+    **options: Any,
+) -> Canonical:
+    """Wrap any classifier so that it sees every picture from one pose; `options` as for `orbit`."""
+    return Canonical(model, PlanarGroup.named(group), score, margin, **options)

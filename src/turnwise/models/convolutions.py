@@ -1,0 +1,120 @@
+"""How a network's convolutions are made, plain or turned: the one switch `roto` of its families.
+
+A family is described by a design, a frozen dataclass whose fields are the options of its models;
+one of them is `roto`.  Each is registered twice: by its name, with `roto` as an option, and as
+`roto_NAME`, which is equivariant.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from inspect import Parameter, Signature
+from typing import Any
+
+from torch import nn
+
+from turnwise.checks import require
+from turnwise.geometry.sizes import Stage, nearest_sizes
+from turnwise.groups import PlanarGroup, require_grid_group
+from turnwise.layers.roto_conv import RotoConv, extended, remainder_of
+from turnwise.models.registry import Task, register
+
+ROTO = "roto_"
+
+
+@dataclass(frozen=True)
+class ConvMaker:
+    """Makes convolutions for maps of known size: RotoConv where `roto`, else those of torch.
+
+    With `extend` windows see what the published ones leave unseen on one side, which makes every
+    size exact; without it a model must refuse the sizes that leave something.
+    """
+
+    group: PlanarGroup
+    roto: bool
+    reduce: str = "max"
+    algorithm: str = "auto"
+    extend: bool = True
+
+    def __post_init__(self) -> None:
+        if self.roto:
+            require_grid_group(self.group)
+
+    @property
+    def promise(self) -> PlanarGroup:
+        """The group under which the network is exact."""
+        return self.group if self.roto else PlanarGroup.named("C1")
+
+    def remainder(self, size: int, stage: Stage) -> int:
+        left = remainder_of(size, stage)
+        return left if self.roto and self.extend else 0
+
+    def conv(
+        self, in_width: int, width: int, stage: Stage, size: int, bias: bool = True
+    ) -> nn.Module:
+        left = self.remainder(size, stage)
+        if not self.roto:
+            return nn.Conv2d(in_width, width, *stage, bias=bias)
+        return RotoConv(
+            self.group, in_width, width, stage,
+            remainder=left, bias=bias, reduce=self.reduce, algorithm=self.algorithm,
+        )  # fmt: skip
+
+    def max_pool(self, stage: Stage, size: int) -> nn.MaxPool2d:
+        """The greatest of turned windows is the greatest of one that sees what they all see."""
+        return nn.MaxPool2d(*extended(stage, self.remainder(size, stage)))
+
+    def sampling(self, stage: Stage, size: int) -> Stage:
+        """The stage as it is made, for `geometry.sizes`."""
+        return extended(stage, self.remainder(size, stage))
+
+
+def size_after(size: int, stage: Stage) -> int:
+    """Pixels that a stage leaves of `size`, the rest unseen."""
+    return (size + 2 * stage.padding - stage.kernel) // stage.stride + 1
+
+
+def require_room(size: int, stages: Sequence[Stage], what: str) -> None:
+    """Raise unless every stage finds a window's worth of pixels, seen to the last or not."""
+
+    def fits(size: int) -> bool:
+        for stage in stages:
+            if size + 2 * stage.padding < stage.kernel:
+                return False
+            size = size_after(size, stage)
+        return True
+
+    nearest = nearest_sizes(size, fits)
+    words = " or ".join(map(str, nearest))
+    require(size in nearest, f"image_size = {size} is too small for {what}; try {words}.")
+
+
+def register_twins(
+    name: str, design: Any, make: Callable[[Task, Any], nn.Module], description: str
+) -> None:
+    """Make a family known as `name`, and its equivariant twin as `roto_NAME`."""
+    turned = f"Exactly equivariant twin (RotoConv) of {name}: {description}"
+    register(name)(_family(design, make, description))
+    register(ROTO + name)(_family(replace(design, roto=True), make, turned, fixed=("roto",)))
+
+
+def _family(
+    design: Any,
+    make: Callable[[Task, Any], nn.Module],
+    description: str,
+    fixed: tuple[str, ...] = (),
+) -> Callable[..., nn.Module]:
+    """A function (task, *, …) whose options are the fields of a design but the fixed ones."""
+
+    def build(task: Task, **options: Any) -> nn.Module:
+        chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return make(task, replace(design, **chosen))
+
+    free = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=getattr(design, field.name))
+        for field in fields(design)
+        if field.name not in fixed
+    ]
+    task = Parameter("task", Parameter.POSITIONAL_OR_KEYWORD)
+    build.__doc__ = description
+    build.__signature__ = Signature([task, *free])  # type: ignore[attr-defined]
+    return build

@@ -1,0 +1,60 @@
+"""Where a classifier of anybody's ends: its head, and the vector just before it."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from turnwise.checks import InputError, require
+
+USUAL = ("head", "fc", "classifier")
+CURE = 'name the part that turns vectors into logits, as in orbit(model, "C4", head="fc")'
+
+
+def find_head(model: nn.Module, path: str = "") -> str:
+    """The path of the head inside the model: as given, by its usual names, else the last linear."""
+    if path:
+        known = {name for name, _ in model.named_modules()}
+        require(path in known, f"a {type(model).__name__} has no part {path!r}; {CURE}.")
+        return path
+    linear = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    require(bool(linear), f"no linear layer was found in a {type(model).__name__}; {CURE}.")
+    return next((name for name in USUAL if name in linear), linear[-1])
+
+
+def head_width(head: nn.Module) -> int:
+    """How many numbers the head takes: its first linear map or norm tells."""
+    for part in head.modules():
+        if isinstance(part, nn.Linear):
+            return part.in_features
+        if isinstance(part, nn.LayerNorm):
+            return int(part.normalized_shape[0])
+    raise InputError(f"a {type(head).__name__} does not tell how many numbers it takes; {CURE}.")
+
+
+def features_before(
+    model: nn.Module, head: nn.Module, images: Float[Tensor, "batch channel row col"]
+) -> Float[Tensor, "batch width"]:
+    """What the head is given when the model looks at the pictures: one vector for each."""
+    given: list[Tensor] = []
+
+    def remember(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        given.append(inputs[0])
+
+    with head.register_forward_pre_hook(remember):
+        model(images)
+    shapes = [tuple(features.shape) for features in given]
+    require(
+        len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] == len(images),
+        f"the head must be given one vector for each of {len(images)} pictures, got {shapes}; "
+        f"{CURE}, or combine logits.",
+    )
+    return given[0]
+
+
+def logits_of(answer: object) -> Tensor:
+    """A tensor of logits, or the logits inside the answer of a Hugging Face model."""
+    logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise InputError(
+            f"the model inside an orbit must answer with a tensor, got a {type(answer).__name__}."
+        )
+    return logits

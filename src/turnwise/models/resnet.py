@@ -1,0 +1,146 @@
+"""ResNet-18, the convolutional baseline, and its twin that turns with the picture.
+
+Paper:    He et al. 2016, "Deep Residual Learning for Image Recognition".
+Departs:  stem "small" for small pictures, 3/1/1 and no pool, as in its CIFAR-10 networks and in
+          MedMNIST's baselines at 28 pixels.  In the twin all 20 convolutions are RotoConvs, as
+          Roto-MetaFormer has it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from turnwise.checks import require, require_known
+from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
+from turnwise.layers.normalise import Normalise
+from turnwise.layers.roto_conv import ALGORITHMS, REDUCTIONS
+from turnwise.models.convolutions import ConvMaker, register_twins, size_after
+from turnwise.models.registry import Task
+
+STEMS = ("large", "small")
+WIDTHS = (64, 128, 256, 512)
+KEEP, HALVE, SHORTCUT = Stage(3, 1, 1), Stage(3, 2, 1), Stage(1, 2, 0)
+
+Images = Float[Tensor, "batch channel row col"]
+Maps = Float[Tensor, "batch width row col"]
+NewMaps = Float[Tensor, "batch new_width newrow newcol"]
+
+
+@dataclass(frozen=True)
+class ResNetDesign:
+    """What a user may choose.
+
+    depths:  blocks of each stage, and `widths` their channels
+    stem:    "large", 7/2/3 and a pool, for 64 pixels and more; "small", 3/1/1, for less
+    roto:    equivariant convolutions; `reduce` and `algorithm` are theirs (layers/roto_conv.py)
+    """
+
+    depths: tuple[int, ...] = (2, 2, 2, 2)
+    widths: tuple[int, ...] = WIDTHS
+    stem: str = "large"
+    roto: bool = False
+    reduce: str = "max"
+    algorithm: str = "auto"
+
+    def __post_init__(self) -> None:
+        require_known(self.stem, STEMS, "stem")
+        require_known(self.reduce, REDUCTIONS, "reduction")
+        require_known(self.algorithm, ALGORITHMS, "algorithm")
+        require(
+            len(self.depths) == len(self.widths) > 0 and min(*self.depths, *self.widths) > 0,
+            f"depths = {self.depths} and widths = {self.widths} must have one entry for each "
+            "stage, and be positive.",
+        )
+
+
+class ResidualBlock(nn.Module):
+    """relu(shortcut(x) + norm(conv(relu(norm(conv(x))))))."""
+
+    def __init__(self, maker: ConvMaker, old: int, width: int, step: Stage, size: int) -> None:
+        super().__init__()
+        self.conv_in = maker.conv(old, width, step, size, bias=False)
+        self.norm_in = nn.BatchNorm2d(width)
+        self.conv_out = maker.conv(width, width, KEEP, size_after(size, step), bias=False)
+        self.norm_out = nn.BatchNorm2d(width)
+        self.shortcut: nn.Module = nn.Identity()
+        if step.stride > 1 or old != width:
+            short = SHORTCUT._replace(stride=step.stride)
+            conv = maker.conv(old, width, short, size, bias=False)
+            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(width))
+        self.relu = nn.ReLU()
+
+    def forward(self, maps: Maps) -> NewMaps:
+        inner = self.relu(self.norm_in(self.conv_in(maps)))
+        return self.relu(self.shortcut(maps) + self.norm_out(self.conv_out(inner)))
+
+
+class ResNet(nn.Module):
+    """Stem, stages of residual blocks, mean over the pixels, a linear read-out."""
+
+    def __init__(self, task: Task, design: ResNetDesign) -> None:
+        super().__init__()
+        maker = ConvMaker(task.group, design.roto, design.reduce, design.algorithm)
+        self.group, self.design = maker.promise, design
+        self.preprocess = Normalise(task.in_chans)
+        size, width = task.image_size, design.widths[0]
+        first = Stage(7, 2, 3) if design.stem == "large" else KEEP
+        stem = [maker.conv(task.in_chans, width, first, size, bias=False),
+                nn.BatchNorm2d(width), nn.ReLU()]  # fmt: skip
+        steps = [maker.sampling(first, size)]
+        size = size_after(size, first)
+        if design.stem == "large":
+            stem.append(maker.max_pool(HALVE, size))
+            steps.append(maker.sampling(HALVE, size))
+            size = size_after(size, HALVE)
+        self.stem = nn.Sequential(*stem)
+        self.stages = nn.Sequential(*_stages(maker, design, size))
+        for _ in design.depths[1:]:
+            steps.append(maker.sampling(HALVE, size))
+            size = size_after(size, HALVE)
+        self.sampling = tuple(steps) if design.roto else ()  # without a promise all sizes are right
+        self.head = nn.Linear(design.widths[-1], task.num_classes)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Convolutions keep the spread of what goes back through them, as in the paper's code."""
+        for parameter in self.parameters():
+            if parameter.ndim == 4:
+                nn.init.kaiming_normal_(parameter, mode="fan_out", nonlinearity="relu")
+
+    def exact_size(self, size: int) -> tuple[int, ...]:
+        """`size` if the network samples it symmetrically, else the nearest sizes that it does."""
+        return exact_sizes(size, self.sampling)
+
+    def forward_features(self, images: Images) -> NewMaps:
+        """A map that turns with the picture, if the network is equivariant."""
+        channels = self.preprocess.mean.numel()
+        require(
+            images.shape[1] == channels,
+            f"the model takes pictures with {channels} channels, got {images.shape[1]}.",
+        )
+        for side in images.shape[2:]:
+            require_exact_size(side, self.sampling, "this network")
+        return self.stages(self.stem(images))
+
+    def forward_head(self, maps: Maps) -> Float[Tensor, "batch num_classes"]:
+        return self.head(maps.mean(dim=(2, 3)))
+
+    def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:
+        return self.forward_head(self.forward_features(images))
+
+
+def _stages(maker: ConvMaker, design: ResNetDesign, size: int) -> Iterator[nn.Module]:
+    """The first block of every stage but the first halves the sides."""
+    shapes = pairwise((design.widths[0], *design.widths))
+    for number, ((old, width), depth) in enumerate(zip(shapes, design.depths, strict=True)):
+        step = HALVE if number else KEEP
+        blocks = [ResidualBlock(maker, old, width, step, size)]
+        size = size_after(size, step)
+        blocks += [ResidualBlock(maker, width, width, KEEP, size) for _ in range(1, depth)]
+        yield nn.Sequential(*blocks)
+
+
+register_twins("resnet18", ResNetDesign(), ResNet, "ResNet-18, the convolutional baseline.")

@@ -1,0 +1,90 @@
+"""Attention by place: the formula pair by pair, circular shifts, turns, refusals of nothing."""
+
+import itertools
+
+import pytest
+import torch
+
+from turnwise.attention.clipped import attend_by_place, gather_near, near_steps
+
+WRAP = pytest.mark.parametrize("wrap", [False, True])
+
+
+def inputs(rows=5, cols=6, reach=2, dim=3, features=4):
+    steps = near_steps(reach)
+    query = torch.rand(2, 2, rows, cols, features, dtype=torch.float64)
+    near = torch.rand(len(steps), features, dtype=torch.float64)
+    far = torch.rand(features, dtype=torch.float64)
+    value = torch.randn(2, 2, rows, cols, dim + 1, dtype=torch.float64)
+    value[..., -1] = 1
+    return query, near, far, value, steps
+
+
+def attend(query, near, far, value, steps, wrap):
+    everything = value.sum(dim=(2, 3))
+    return attend_by_place(query, near, far, value, steps, everything=everything, wrap=wrap)
+
+
+@pytest.mark.parametrize(("reach", "count"), [(1, 1), (2, 5), (3, 13), (8, 113)])
+def test_near_steps(reach, count):
+    steps = near_steps(reach)
+    assert len(set(steps)) == len(steps) == count == 2 * reach**2 - 2 * reach + 1
+    assert all(abs(row) + abs(col) < reach for row, col in steps)
+
+
+@WRAP
+def test_definition(wrap):
+    query, near, far, value, steps = inputs()
+    out = attend(query, near, far, value, steps, wrap)
+    table = dict(zip(steps, near, strict=True))
+    places = list(itertools.product(range(5), range(6)))
+    for row, col in places:
+        above, below = 0.0, 0.0
+        for r, c in places:
+            step = (r - row, c - col)
+            if wrap:
+                step = ((step[0] + 2) % 5 - 2, (step[1] + 3) % 6 - 3)
+            weight = query[:, :, row, col] @ table.get(step, far)
+            above = above + weight[..., None] * value[:, :, r, c, :-1]
+            below = below + weight[..., None]
+        torch.testing.assert_close(out[:, :, row, col], above / below)
+
+
+def test_law_of_circular_shifts_and_control_without_wrapping():
+    query, near, far, value, steps = inputs()
+    for wrap, exact in ((True, True), (False, False)):
+        out = attend(query, near, far, value, steps, wrap)
+        rolled = [x.roll((2, -1), dims=(2, 3)) for x in (query, value, out)]
+        moved = attend(rolled[0], near, far, rolled[1], steps, wrap)
+        assert ((moved - rolled[2]).abs().max() < 1e-12) == exact
+
+
+def test_witness_direction_counts():
+    query, near, far, value, steps = inputs()
+    out = attend(query, near, far, value, steps, True)
+    turned = attend(query, near.flip(0), far, value, steps, True)  # every step to its opposite
+    assert (out - turned).abs().max() > 1e-3
+
+
+@WRAP
+def test_gradients_are_those_of_the_formula(wrap):
+    query, near, far, value, steps = inputs(3, 4)
+    given = [x.requires_grad_() for x in (query[:1, :1], near, far, value[:1, :1])]
+    assert torch.autograd.gradcheck(
+        lambda *tensors: attend(*tensors, steps, wrap), [x.detach().requires_grad_() for x in given]
+    )
+
+
+def test_nothing_of_size_tokens_times_steps_times_channels_is_kept():
+    steps = near_steps(4)
+    weight = torch.rand(1, 1, 8, 8, len(steps), requires_grad=True)
+    value = torch.rand(1, 1, 8, 8, 16, requires_grad=True)
+    storages = {}
+
+    def note(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        gather_near(weight, value, steps, wrap=True)
+    assert sum(storages.values()) < 4 * 64 * len(steps) * 16 / 4

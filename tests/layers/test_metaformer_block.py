@@ -1,0 +1,99 @@
+"""The block turns with the map, whichever mixer and norm it is given."""
+
+import pytest
+import torch
+from torch import nn
+
+from turnwise.checks import InputError
+from turnwise.groups import act_on_image, equivariance_errors
+from turnwise.layers.metaformer_block import ChannelNorm, MetaFormerBlock, picture_norm
+from turnwise.layers.mixers import AttentionMixer, PoolMixer
+
+NORMS = {"picture": picture_norm, "channel": ChannelNorm}
+
+
+def maps(rows=4, cols=4):
+    return torch.randn(3, 8, rows, cols, dtype=torch.float64)
+
+
+def block(norm="channel", mixer=None, **options):
+    made = MetaFormerBlock(8, mixer or PoolMixer(), norm=norm, layer_scale=0.5, **options).double()
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return made
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("mixer", [PoolMixer(), AttentionMixer(8, 4), nn.Identity()], ids=str)
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3)])
+def test_law(norm, mixer, shape):
+    layer = block(norm, mixer)
+    assert max(equivariance_errors(layer, "D4", maps(*shape), act_out=act_on_image)) < 1e-12
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_witness(norm):
+    layer, x = block(norm), maps()
+    y = layer(x)
+    assert (y - x).abs().max() > 0.1
+    assert (act_on_image("D4", 1, y) - y).abs().max() > 0.1
+
+
+def test_control_a_mixer_with_a_direction_breaks_it():
+    mixer = nn.Conv2d(8, 8, 3, padding=1).double()
+    layer = block(mixer=mixer)
+    assert max(equivariance_errors(layer, "D4", maps(), act_out=act_on_image)) > 0.1
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_definition(norm):
+    """x + s₁ mixer(norm(x)), then + s₂ mlp(norm(x)), pixel by pixel."""
+    layer, x = block(norm), maps(3, 4)
+    first, _, second = layer.mlp
+
+    def mlp(value):  # of one pixel
+        hidden = nn.functional.gelu(value @ first.weight[:, :, 0, 0].T + first.bias)
+        return hidden @ second.weight[:, :, 0, 0].T + second.bias
+
+    between = x + layer.scale_mixer.view(8, 1, 1) * layer.mixer(layer.norm_mixer(x))
+    normed, expected = layer.norm_mlp(between), between.clone()
+    for row in range(3):
+        for col in range(4):
+            expected[:, :, row, col] += layer.scale_mlp * mlp(normed[:, :, row, col])
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_definition_of_norms(norm):
+    layer, x = NORMS[norm](8).double(), maps()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    axes = (1,) if norm == "channel" else (1, 2, 3)
+    mean, var = x.mean(axes, keepdim=True), x.var(axes, keepdim=True, correction=0)
+    plain = (x - mean) / (var + 1e-5).sqrt()
+    expected = plain * layer.weight.view(8, 1, 1) + layer.bias.view(8, 1, 1)
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_the_two_norms_differ():
+    x = maps()
+    assert (picture_norm(8).double()(x) - ChannelNorm(8).double()(x)).abs().max() > 0.1
+
+
+def test_it_starts_as_almost_nothing():
+    layer, x = MetaFormerBlock(8, PoolMixer()).double(), maps()
+    assert 0 < (layer(x) - x).abs().max() < 1e-4
+    assert layer.scale_mlp.unique().tolist() == pytest.approx([1e-5])
+    assert layer.mlp[0].weight.std().item() == pytest.approx(0.02, rel=0.2)
+
+
+def test_dropped_paths_leave_whole_pictures_out():
+    layer, x = block(drop_path=0.5).train(), torch.randn(64, 8, 2, 2, dtype=torch.float64)
+    still = ((layer(x) - x).abs().amax(dim=(1, 2, 3)) == 0).sum()
+    assert 4 < still < 32, "a quarter of the pictures lose both branches"
+    assert ((layer.eval()(x) - x).abs().amax(dim=(1, 2, 3)) > 0).all()
+
+
+def test_an_unknown_norm_is_refused():
+    with pytest.raises(InputError, match="unknown norm 'batch'"):
+        MetaFormerBlock(8, PoolMixer(), norm="batch")

@@ -1,0 +1,102 @@
+"""One switch makes a network's convolutions turn, and registers both kinds."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from turnwise.checks import InputError
+from turnwise.geometry.sizes import Stage, output_size
+from turnwise.groups import PlanarGroup, act_on_image, equivariance_error
+from turnwise.layers.roto_conv import RotoConv
+from turnwise.models import registry
+from turnwise.models.convolutions import ConvMaker, register_twins, require_room, size_after
+from turnwise.models.registry import create_model, describe_model, model_options
+
+D4 = PlanarGroup.named("D4")
+
+
+@pytest.mark.parametrize("size", [7, 8, 9, 10])
+def test_both_kinds_have_one_shape_and_one_state(size):
+    stage = Stage(3, 2, 1)
+    plain = ConvMaker(D4, roto=False).conv(3, 4, stage, size)
+    turned = ConvMaker(D4, roto=True).conv(3, 4, stage, size)
+    assert type(plain) is nn.Conv2d
+    assert type(turned) is RotoConv
+    turned.load_state_dict(plain.state_dict())
+    x = torch.randn(1, 3, size, size)
+    shape = (1, 4, size_after(size, stage), size_after(size, stage))
+    assert plain(x).shape == turned(x).shape == shape
+
+
+@pytest.mark.parametrize("size", [7, 8, 11, 12])
+def test_the_pool_turns_with_the_picture(size):
+    x = torch.randn(1, 3, size, size, dtype=torch.float64)
+    stage = Stage(3, 2, 1)
+    pool = ConvMaker(D4, roto=True).max_pool(stage, size)
+    turned = [pool_back(ConvMaker(D4, roto=False).max_pool(stage, size), g, x) for g in range(8)]
+    torch.testing.assert_close(pool(x), torch.stack(turned).amax(0))
+    assert equivariance_error(pool, "D4", x, act_out=act_on_image) == 0
+    plain = ConvMaker(D4, roto=False).max_pool(stage, size)
+    off_centre = equivariance_error(plain, "D4", x, act_out=act_on_image) > 0.01
+    assert off_centre == (size % 2 == 0)
+
+
+def pool_back(pool, g, x):
+    return act_on_image(D4, D4.invert(g), pool(act_on_image(D4, g, x)))
+
+
+def test_the_stage_as_made_samples_symmetrically():
+    stage = Stage(7, 4, 2)
+    assert output_size(128, [stage]) is None
+    assert output_size(128, [ConvMaker(D4, roto=True).sampling(stage, 128)]) == 32
+    kept = ConvMaker(D4, roto=True, extend=False)
+    assert kept.sampling(stage, 128) == stage
+    assert ConvMaker(D4, roto=False).sampling(stage, 128) == stage
+
+
+def test_promises():
+    assert ConvMaker(D4, roto=True).promise == D4
+    assert ConvMaker(D4, roto=False).promise.name == "C1"
+    with pytest.raises(InputError, match="C8 does not map pixels to pixels"):
+        ConvMaker(PlanarGroup.named("C8"), roto=True)
+    assert ConvMaker(PlanarGroup.named("C8"), roto=False).promise.name == "C1"
+
+
+def test_a_picture_that_is_too_small_is_refused():
+    with pytest.raises(InputError, match=r"1 pixels .* too few for windows of 4; use 4 or more"):
+        ConvMaker(D4, roto=False).conv(3, 4, Stage(4, 4, 0), 1)
+
+
+def test_room_is_measured_through_all_stages():
+    stages = (Stage(4, 4), Stage(2, 2), Stage(2, 2))
+    require_room(19, stages, "these")
+    with pytest.raises(InputError, match="image_size = 15 is too small for these; try 16"):
+        require_room(15, stages, "these")
+
+
+@dataclass(frozen=True)
+class OneConv:
+    width: int = 4
+    widths: tuple[int, ...] = (1, 2)
+    roto: bool = False
+
+
+def test_twins_are_registered(monkeypatch):
+    monkeypatch.setattr(registry, "_families", {})
+
+    def make(task, design):
+        maker = ConvMaker(task.group, design.roto)
+        return maker.conv(task.in_chans, design.width, Stage(2, 2), task.image_size)
+
+    register_twins("one_conv", OneConv(), make, "One convolution.")
+    assert model_options("one_conv") == {"width": 4, "widths": (1, 2), "roto": False}
+    assert model_options("roto_one_conv") == {"width": 4, "widths": (1, 2)}
+    assert describe_model("one_conv") == "One convolution."
+    assert "twin (RotoConv) of one_conv: One convolution." in describe_model("roto_one_conv")
+    assert type(create_model("one_conv", widths=[3])) is nn.Conv2d
+    assert type(create_model("one_conv", roto=True)) is RotoConv
+    assert type(create_model("roto_one_conv", width=2)) is RotoConv
+    with pytest.raises(InputError, match="option of roto_one_conv 'roto'"):
+        create_model("roto_one_conv", roto=False)

@@ -1,0 +1,82 @@
+"""The head is found in anybody's model, and what it is given is the vector before the logits."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from turnwise.checks import InputError
+from turnwise.models import create_model
+from turnwise.models.heads import features_before, find_head, head_width, logits_of
+
+
+class Named(nn.Module):
+    """A classifier that ends in `fc`, with another linear layer after it in its list of parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 3)
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU())
+
+    def forward(self, x):
+        return self.fc(self.body(x))
+
+
+def test_where_the_head_is():
+    assert find_head(Named()) == "fc"
+    assert find_head(create_model("vit", width=8, depth=1, heads=2)) == "head"
+    last = nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3))
+    assert find_head(last) == "3"
+    assert find_head(last, "1") == "1"
+    assert find_head(nn.Linear(4, 2)) == ""
+
+
+def test_how_wide_it_is():
+    assert head_width(nn.Linear(5, 3)) == 5
+    assert head_width(nn.Sequential(nn.LayerNorm(7), nn.Linear(7, 3))) == 7
+    with pytest.raises(InputError, match=r"a ReLU does not tell how many numbers it takes; name"):
+        head_width(nn.ReLU())
+
+
+def test_definition():
+    """head(features) is what the model answers, and no trace is left behind."""
+    model, x = Named(), torch.rand(2, 1, 4, 4)
+    features = features_before(model, model.fc, x)
+    assert torch.equal(features, model.body(x))
+    assert torch.equal(model.fc(features), model(x))
+    assert not model.fc._forward_pre_hooks
+
+
+def test_a_trace_is_not_left_when_the_model_fails():
+    model = Named()
+    with pytest.raises(RuntimeError):
+        features_before(model, model.fc, torch.rand(2, 1, 5, 5))
+    assert not model.fc._forward_pre_hooks
+
+
+def test_a_head_that_sees_no_vectors_is_refused():
+    """GSA-Net scores each pose and pixel, and pools afterwards."""
+    model = create_model("gsa_net", image_size=14, widths=[[6]], width=6, heads=1, window=3)
+    with pytest.raises(InputError, match=r"one vector for each of 2 pictures, got \[\(2, 4, "):
+        features_before(model, model.head, torch.rand(2, 1, 14, 14))
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "words"),
+    [
+        (nn.Flatten(), "", "no linear layer was found in a Flatten; name the part"),
+        (Named(), "top", r"a Named has no part 'top'; .*head=\"fc\""),
+    ],
+)
+def test_no_head(model, path, words):
+    with pytest.raises(InputError, match=words):
+        find_head(model, path)
+
+
+def test_logits_of_other_programs():
+    logits = torch.rand(2, 3)
+    assert logits_of(logits) is logits
+    assert logits_of(SimpleNamespace(logits=logits)) is logits
+    with pytest.raises(InputError, match="must answer with a tensor, got a tuple"):
+        logits_of((logits,))

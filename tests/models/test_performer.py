@@ -1,0 +1,342 @@
+"""Four Performers: sizes as published, shifts exact or not, samples alone, dropouts and redraws."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from turnwise.checks import InputError
+from turnwise.models import create_model, model_options
+
+SMALL = {"width": 16, "depth": 2, "heads": 2, "image_size": 8, "clipping_distance": 3}
+FAMILIES = ("performer", "nopos_performer", "relative_performer", "clipped_relative_performer")
+EVERY_FAMILY = pytest.mark.parametrize("name", FAMILIES)
+EVERY_VARIANT = pytest.mark.parametrize("variant", ["exact", "tep-2021"])
+FAR = torch.tensor([100.0, -31.0], dtype=torch.float64)
+
+
+def model_for(name, **options):
+    given = SMALL | options
+    if name != "clipped_relative_performer":
+        given.pop("clipping_distance")
+    torch.manual_seed(0)
+    model = create_model(name, **given).double().eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if key.endswith(("table", "lead")):
+                parameter.normal_()
+    return model
+
+
+def pictures(batch=2, channels=1, side=8):
+    return torch.rand(batch, channels, side, side, dtype=torch.float64)
+
+
+def change(a, b):
+    return float((a - b).detach().abs().max() / a.detach().abs().max())
+
+
+# Sizes.
+
+PUBLISHED = {
+    "performer": (794_794, 4_741_962, 4_742_474),
+    "nopos_performer": (794_762, 4_741_898, 4_742_410),
+    "relative_performer": (795_022, 4_742_670, 4_743_182),
+    "clipped_relative_performer": (762_890, 4_546_250, 4_546_762),
+}
+
+
+def weights(name, **options):
+    model = create_model(name, image_size=32, **options)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@EVERY_FAMILY
+def test_published_numbers_of_parameters(name):
+    large = {"width": 256, "depth": 6, "heads": 8}
+    found = (
+        weights(name, variant="tep-2021"),
+        weights(name, variant="tep-2021", **large),
+        weights(name, variant="tep-2021", in_chans=3, **large),
+    )
+    assert found == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "count"),
+    [
+        ("relative_performer", {"pos_scales": 16}, 4_744_986),
+        ("clipped_relative_performer", {"clipping_distance": 2}, 4_545_098),
+        ("clipped_relative_performer", {"clipping_distance": 4}, 4_545_482),
+        ("clipped_relative_performer", {"clipping_distance": 6}, 4_545_866),
+    ],
+)
+def test_published_numbers_with_options(name, option, count):
+    assert weights(name, variant="tep-2021", width=256, depth=6, heads=8, **option) == count
+
+
+def test_exact_variants_have_as_many_but_for_phases_and_directions():
+    assert weights("performer") == PUBLISHED["performer"][0]
+    assert weights("nopos_performer") == PUBLISHED["nopos_performer"][0]
+    phases = 4 * 4 * 32
+    assert weights("relative_performer") == PUBLISHED["nopos_performer"][0] + phases
+    directions = 4 * 32 * (114 - 9)
+    clipped = PUBLISHED["clipped_relative_performer"][0]
+    assert weights("clipped_relative_performer") == clipped + directions
+
+
+@pytest.mark.parametrize(
+    ("embedding", "count"), [("linear", 256), ("MLP", 66_688), ("lookup", 32_768)]
+)
+def test_published_numbers_of_the_embeddings(embedding, count):
+    model = create_model("performer", image_size=32, embedding=embedding)
+    assert sum(p.numel() for p in model.embedding.parameters()) == count
+
+
+def test_options_belong_to_the_models_that_use_them():
+    options = {name: set(model_options(name)) for name in FAMILIES}
+    special = {"pos_scales", "frequencies", "clipping_distance"}
+    assert options["performer"] == options["nopos_performer"]
+    assert not options["performer"] & special
+    assert options["relative_performer"] & special == {"pos_scales", "frequencies"}
+    assert options["clipped_relative_performer"] & special == {"clipping_distance"}
+    defaults = model_options("performer")
+    assert defaults["variant"] == "exact"
+    assert (defaults["attention_dropout"], defaults["redraw_interval"]) == (0.1, 1000)
+
+
+# Shifts.
+
+RELATIVE = {
+    "waves": ("relative_performer", {}),
+    "waves of random features": ("relative_performer", {"kernel": "favor"}),
+    "clipped": ("clipped_relative_performer", {}),
+    "no positions": ("nopos_performer", {}),
+}
+MOVED = {
+    "absolute": ("performer", {}),
+    "published": ("relative_performer", {"variant": "tep-2021"}),
+}
+
+
+def with_moved_places(name, options):
+    model, images = model_for(name, **options), pictures()
+    before = model.forward_features(images)
+    model.places += FAR
+    return change(before, model.forward_features(images))
+
+
+@pytest.mark.parametrize("form", RELATIVE)
+def test_law_nothing_changes_when_all_coordinates_move(form):
+    assert with_moved_places(*RELATIVE[form]) < 1e-10
+
+
+def test_law_free_frequencies_and_the_softmax_are_relative_too():
+    assert with_moved_places("relative_performer", {"frequencies": "free"}) < 1e-10
+    assert with_moved_places("relative_performer", {"kernel": "softmax"}) < 1e-10
+
+
+@pytest.mark.parametrize("form", MOVED)
+def test_control_absolute_and_published_models_change(form):
+    assert with_moved_places(*MOVED[form]) > 1e-4
+
+
+@pytest.mark.parametrize("form", RELATIVE)
+@pytest.mark.parametrize("shift", [(1, 0), (0, 3), (-2, 5)])
+def test_law_circular_shifts(form, shift):
+    """Pixels move round, the class token and the logits stay."""
+    name, options = RELATIVE[form]
+    model, images = model_for(name, **options), pictures()
+    tokens = model.forward_features(images)
+    moved = model.forward_features(images.roll(shift, dims=(2, 3)))
+    grid = tokens[:, 1:].unflatten(1, (8, 8)).roll(shift, dims=(1, 2)).flatten(1, 2)
+    assert change(grid, moved[:, 1:]) < 1e-10
+    assert change(model.forward_head(tokens), model.forward_head(moved)) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("performer", {}),
+        ("relative_performer", {"variant": "tep-2021"}),
+        ("relative_performer", {"frequencies": "free"}),
+        ("clipped_relative_performer", {"variant": "tep-2021"}),
+    ],
+)
+def test_control_circular_shifts(name, options):
+    model, images = model_for(name, **options), pictures()
+    assert change(model(images), model(images.roll(3, dims=3))) > 1e-6
+
+
+@EVERY_VARIANT
+@EVERY_FAMILY
+def test_witness_pictures_count_and_so_do_places(name, variant):
+    model, images = model_for(name, variant=variant), pictures()
+    logits = model(images)
+    assert change(logits[:1], logits[1:]) > 1e-4
+    shuffled = images.flatten(2)[..., torch.randperm(64)].view_as(images)
+    gap = change(logits, model(shuffled))
+    assert gap < 1e-10 if name == "nopos_performer" else gap > 1e-7
+
+
+def test_definition():
+    """Embedding, sinusoids, class token, blocks, read-out, one after the other."""
+    model, images = model_for("performer"), pictures()
+    pixels = images.permute(0, 2, 3, 1).flatten(1, 2) @ model.embedding.map[0].weight.T
+    pixels = pixels + model.embedding.map[0].bias
+    omega = 8000.0 ** (-torch.arange(4) / 4)
+    code = []
+    for row in range(8):
+        for col in range(8):
+            phase = torch.cat([row * omega, col * omega])
+            code.append(torch.stack([phase.sin(), phase.cos()], dim=-1).flatten())
+    first = model.class_token.expand(2, 1, 16)
+    tokens = torch.cat([first, pixels + torch.stack(code)], dim=1)
+    for block in model.blocks:
+        tokens = tokens + block.attention(block.norm_attention(tokens))
+        tokens = tokens + block.mlp(block.norm_mlp(tokens))
+    torch.testing.assert_close(model(images), model.head(tokens[:, 0]), atol=1e-6, rtol=1e-5)
+
+
+# Batches, dropouts, redraws.
+
+
+@EVERY_FAMILY
+def test_a_sample_does_not_depend_on_its_batch_mates(name):
+    model, images = model_for(name, kernel="favor"), pictures(3)
+    images[2] *= 30
+    assert change(model(images[:1]), model(images)[:1]) < 1e-12
+
+
+def test_control_as_published_it_does():
+    model, images = model_for("performer", variant="tep-2021"), pictures(3)
+    images[2] *= 30
+    assert change(model(images[:1]), model(images)[:1]) > 1e-8
+
+
+@EVERY_VARIANT
+@EVERY_FAMILY
+def test_dropouts_drop_except_where_published_ones_did_not(name, variant):
+    images = pictures()
+    for option in ("attention_dropout", "ff_dropout"):
+        rates = {"attention_dropout": 0.0, "ff_dropout": 0.0} | {option: 0.5}
+        model = model_for(name, variant=variant, redraw_interval=0, **rates).train()
+        dead = (name, variant) == ("clipped_relative_performer", "tep-2021")
+        assert (change(model(images), model(images)) < 1e-12) == dead
+
+
+@EVERY_FAMILY
+def test_features_are_redrawn_in_training_alone(name):
+    still = {"attention_dropout": 0.0, "ff_dropout": 0.0}
+    model, images = model_for(name, kernel="favor", redraw_interval=2, **still), pictures()
+    model(images), model(images)
+    assert int(model.redraw.calls) == 0
+    model.train()
+    first, second, third = model(images), model(images), model(images)
+    assert torch.equal(first, second)
+    assert change(first, third) > 1e-6
+    drawn = [int(value) for key, value in model.state_dict().items() if key.endswith("draws")]
+    assert drawn and set(drawn) == {2}
+
+
+@EVERY_FAMILY
+def test_the_same_seed_gives_the_same_training(name):
+    logits = []
+    for _ in range(2):
+        torch.manual_seed(4)
+        model = model_for(name, kernel="favor", redraw_interval=1).train()
+        torch.manual_seed(5)
+        logits.append([model(torch.ones(1, 1, 8, 8).double()) for _ in range(3)][-1])
+    assert torch.equal(*logits)
+
+
+@EVERY_VARIANT
+@EVERY_FAMILY
+def test_gradients_reach_every_parameter(name, variant):
+    """Of all tokens: the class token alone, which has no place, ignores the last phases."""
+    model = model_for(name, variant=variant)
+    tokens = model.forward_features(pictures())
+    (tokens.square().sum() + model.forward_head(tokens).square().sum()).backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), key
+        assert parameter.grad.abs().max() > 0, key
+
+
+@EVERY_FAMILY
+def test_the_state_is_the_same_in_training_and_use(name):
+    model = model_for(name)
+    assert model.train().state_dict().keys() == model.eval().state_dict().keys()
+
+
+@pytest.mark.parametrize("kernel", ["favor", "elu", "relu", "softplus", "exp", "softmax"])
+def test_every_kernel(kernel):
+    model = model_for("performer", kernel=kernel)
+    assert model(pictures()).isfinite().all()
+
+
+def test_lookup_finds_the_grey_levels_again():
+    model = model_for("performer", embedding="lookup", in_chans=2)
+    levels = torch.randint(256, (2, 2, 8, 8))
+    with torch.no_grad():
+        model.preprocess.mean.copy_(torch.tensor([0.3, 0.1]))
+        model.preprocess.spread.copy_(torch.tensor([0.2, 0.6]))
+    found = model.embedding(model.preprocess(levels.double() / 255), model.preprocess)
+    table = model.embedding.table.weight
+    for channel in range(2):
+        expected = table[256 * channel + levels[:, channel].flatten(1)]
+        torch.testing.assert_close(found[..., 8 * channel : 8 * channel + 8], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("performer", {"variant": "tep"}, "unknown variant 'tep'"),
+        ("performer", {"embedding": "mlp"}, "Did you mean 'MLP'|Known: MLP, linear, lookup"),
+        ("performer", {"embedding": "lookup", "in_chans": 3}, "width = 16 must be a multiple of 3"),
+        ("performer", {"heads": 3}, "width = 16 must be a multiple of 3"),
+        ("performer", {"width": 18}, "must be a multiple of 4"),
+        ("clipped_relative_performer", {"clipping_distance": 5}, "try 4 or less"),
+        ("performer", {"frequencies": "free"}, "unknown option of performer 'frequencies'"),
+        ("performer", {"kernel": "sofmax"}, "unknown kernel 'sofmax'"),
+    ],
+)
+def test_refusals(name, options, words):
+    with pytest.raises(InputError, match=words):
+        model_for(name, **options)
+
+
+def test_wrong_shape_says_which_is_right():
+    with pytest.raises(InputError, match=r"takes pictures of shape \(1, 8, 8\)"):
+        model_for("performer")(pictures(side=9))
+    assert model_for("performer").exact_size(31) == (31,)
+
+
+COMPILED = """
+import torch, turnwise
+small = dict(width=16, depth=1, heads=2, image_size=8, attention_dropout=0.0, ff_dropout=0.0)
+for name, options in (
+    ("performer", {"kernel": "favor"}),
+    ("relative_performer", {}),
+    ("clipped_relative_performer", {"clipping_distance": 2}),
+):
+    torch._dynamo.reset()
+    model = turnwise.create_model(name, **small, **options).double().eval()
+    images = torch.rand(2, 1, 8, 8, dtype=torch.float64)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(images), model(images))
+    if name == "relative_performer":
+        exported = torch.export.export(model, (images,)).module()
+        torch.testing.assert_close(exported(images.roll(3, 2)), model(images))
+torch._dynamo.reset()
+model = turnwise.create_model("performer", redraw_interval=1, **small).train()
+compiled = torch.compile(model, backend="eager")
+answers = [compiled(images.float()) for _ in range(3)]
+assert int(model.blocks[0].attention.kernel.projection.draws) == 3
+assert (answers[0] - answers[1]).abs().max() > 0
+"""
+
+
+def test_compiled_and_exported_and_redrawn_while_compiled():
+    """In a process of its own: the run-time type checks of the tests would break the graph."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)
