@@ -1,6 +1,7 @@
 """0 where the claim holds, 1 where it does not, 2 where the question was wrong."""
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -71,7 +72,7 @@ def test_the_test_split_is_not_looked_at(turnwise, run, monkeypatch):
         seen.append(images)
         return measure(model, group, images, **words)
 
-    monkeypatch.setattr("turnwise.evaluation.certify", spy)
+    monkeypatch.setattr("turnwise.evaluation.targets.certify", spy)
     assert turnwise("certify", run, *QUICK)[0] == 0
     assert torch.equal(seen[0], to_unit(load_dataset("digits").val.images[:4]))
 
@@ -107,7 +108,6 @@ def test_the_pictures_fit_the_model_and_none_is_blank():
         (["nowhere/run"], "nowhere/run is neither a folder nor a model; see turnwise models."),
         (["vit", "--group", "Q4"], "unknown group 'Q4'; write C or D and a number"),
         (["vit", "group=Q4"], "unknown group 'Q4'"),
-        (["orbit_vit", "--group", "C8"], "C8 does not map pixels to pixels; use C1, C2, C4"),
         (["vit", "widht=8"], "unknown option of vit 'widht'. Did you mean 'width'?"),
         (["vit", "width"], "an option is written key=value, e.g. width=64, got 'width'"),
         (["vit", "width=["], "the value of 'width=[' cannot be read"),
@@ -142,3 +142,77 @@ def test_an_output_that_cannot_be_written(refused, empty_place):
 def test_a_plain_model_cannot_pass_where_nothing_is_tested(refused):
     said = refused("certify", "vit", "--group", "C3")
     assert "C3 has no element but the identity that maps pixels to pixels" in said
+
+
+def test_a_page_is_written_beside_the_certificate(turnwise, empty_place):
+    _, said, _ = turnwise("certify", "vit", *SMALL, *QUICK, "--output", "c.json")
+    assert "a page for people: open c.html in a browser\n" in said
+    page = (empty_place / "c.html").read_text()
+    assert "NOT INVARIANT under C4" in page
+    assert "patches.project" in page
+
+
+def test_where_the_error_enters_is_said(turnwise):
+    said = turnwise("certify", "vit", *SMALL, *QUICK)[1]
+    assert "The error enters at patches.project (Conv2d): what it is given holds" in said
+    assert "enters at" not in turnwise("certify", "vit", *SMALL, *QUICK, "--no-layers")[1]
+
+
+def test_several_groups_have_a_certificate_each(turnwise, empty_place):
+    """An orbit under C4 holds under C4, and not under D4."""
+    words = ("certify", "orbit_vit", "group=C4", *SMALL, *QUICK, "--output", "c.json")
+    assert turnwise(*words, "--group", "C4,D4")[0] == 1
+    verdicts = {g: json.loads((empty_place / f"c-{g}.json").read_text()) for g in ("C4", "D4")}
+    assert [verdicts[g]["holds"] for g in ("C4", "D4")] == [True, False]
+    assert not (empty_place / "c.json").exists()
+
+
+def test_sizes_precisions_shifts_and_data_are_chosen(turnwise, empty_place):
+    status, said, _ = turnwise(
+        "certify", "orbit_vit", *SMALL, *QUICK, "--output", "c.json", "--data", "digits",
+        "--sizes", "28,30", "--precisions", "float32", "--shifts", 2, "--chunk", 3,
+    )  # fmt: skip
+    kept = json.loads((empty_place / "c.json").read_text())
+    assert status == 0
+    assert kept["pictures"].startswith("validation pictures of digits")
+    assert [size["size"] for size in kept["sizes"]] == [28, 30]
+    assert kept["sizes"][0]["float32"] < 1e-4
+    assert "refused: the model takes pictures of shape (1, 28, 28)" in said
+    assert kept["elements"][1]["float64"] is None
+    assert sum(move["kind"] == "shift" for move in kept["moves"]) == 8
+    assert kept["request"]["chunk"] == 3
+
+
+def test_a_file_is_compared_with_its_original(turnwise, empty_place):
+    model = create_model("orbit_vit", group="C4", **OPTIONS).eval()
+    save(model, "net")
+    example = (torch.rand(2, 1, 28, 28),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(model, example), "net.pt2")
+    status, said, _ = turnwise("certify", "net.pt2", *QUICK, "--against", "net")
+    assert status == 0, "pictures are prepared as the model prepares them"
+    assert "Answers like net" in said
+    torch.nn.init.ones_(model.model.head.weight)
+    save(model, "net")
+    status, said, _ = turnwise("certify", "net.pt2", *QUICK, "--against", "net")
+    assert status == 1
+    assert "DOES NOT ANSWER like net" in said
+    assert "FAILS" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["vit", "--group", "C4,Q4"], "unknown group 'Q4'"),
+        (["vit", "--sizes", "big"], "--sizes big must be whole numbers, such as 28,56"),
+        (["vit", "--precisions", "float8"], "unknown precision 'float8'"),
+        (["vit", "--channels", "2"], "--channels 2 must be 1 or 3"),
+        (["vit", *SMALL, *QUICK, "--output", "c.html"], "is the JSON; end it in .json"),
+        (["net.onnx"], "net.onnx does not exist; give a .pt2 or .onnx file"),
+        (["no_such_code:net"], "No module named 'no_such_code'"),
+        (["vit", "--data", "digist"], "Did you mean 'digits'?"),
+    ],
+)
+def test_more_nonsense(refused, words, said):
+    assert said in refused("certify", *words)

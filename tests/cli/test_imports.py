@@ -112,3 +112,20 @@ def test_help_names_every_program(capsys):
     told = capsys.readouterr().out
     assert told.startswith("usage: turnwise import ")
     assert all(origin in told for origin in ORIGINS)
+
+
+def test_a_metaformer_needs_the_size_of_its_pictures_told(turnwise, empty_place):
+    keys = json.loads(KEYS.with_name("roto.keys.json").read_text())["poolformer_s12"]
+    torch.save({key: torch.randn(shape) for key, shape in keys["parameters"]}, "roto.pt")
+    words = ("--from", "roto-metaformer", "--size", "64", "--output", "net")
+    status, said, complaint = turnwise("import", "roto.pt", *words)
+    assert (status, complaint) == (0, "")
+    assert said.startswith("roto.pt is roto_poolformer_s12, group D4 (p4m), ")
+    assert load("net").config.options["image_size"] == 64
+
+
+def test_a_size_is_refused_where_the_file_tells_it(turnwise, file):
+    words = ("--from", "ge-vit", "--size", "28", "--output", "net")
+    status, _, complaint = turnwise("import", file, *words)
+    assert status == 2
+    assert "--size goes with poolformer, metaformer, roto-metaformer" in complaint

@@ -9,7 +9,9 @@ from torch import nn
 import turnwise
 from turnwise.checks import InputError
 from turnwise.evaluation import certify
-from turnwise.evaluation.certificate import Control, ElementCheck, meaning_of
+from turnwise.evaluation.certificate import ElementCheck
+from turnwise.evaluation.controls import Control
+from turnwise.evaluation.moves import meaning_of
 from turnwise.groups import GRID_GROUPS, PlanarGroup
 from turnwise.models import create_model, orbit
 

@@ -1,7 +1,9 @@
 """Pages hold what they were given, load nothing, and believe no name."""
 
 import base64
+import hashlib
 import io
+import json
 import re
 from html.parser import HTMLParser
 
@@ -14,8 +16,10 @@ from turnwise.checks import InputError
 from turnwise.reports.page import (
     Answer,
     Section,
+    data_html,
     figure_html,
     film_strip,
+    folded_html,
     page,
     paragraph_html,
     picture_html,
@@ -178,3 +182,40 @@ def test_a_name_that_is_no_text_does_not_stop_the_page(tmp_path):
     """File names may hold bytes that are no UTF-8; Python carries them as lone surrogates."""
     write_page(tmp_path / "page.html", whole_page("caf\udce9"))
     assert "caf?" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def policy_of(html):
+    (policy,) = [m["content"] for m in Reader(html).attributes("meta") if "http-equiv" in m]
+    return policy
+
+
+def test_a_script_is_known_by_its_hash_and_no_other_runs():
+    html = page("t", [], script="let a = 1;")
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy_of(html).endswith(f"; script-src 'sha256-{digest}'")
+    assert "unsafe-inline" not in policy_of(html).partition("script-src")[2]
+    assert "connect-src" not in policy_of(html)
+    assert html.index("</main>") < html.index("<script>")
+
+
+def test_a_page_without_a_script_allows_none():
+    assert "script" not in policy_of(whole_page())
+    assert "connect-src 'self'" in policy_of(page("t", [], asks_server=True))
+
+
+def test_data_are_json_that_cannot_end_their_element():
+    value = {"name": HOSTILE, "numbers": [1, 0.5], "é": None}
+    html = data_html("da<ta", value)
+    ((_, attributes),) = Reader(html).elements
+    assert attributes == {"type": "application/json", "id": "da<ta"}
+    content = html.partition(">")[2].removesuffix("</script>")
+    assert "<" not in content and json.loads(content) == value
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        data_html("data", float("nan"))
+
+
+def test_what_is_folded_has_a_title():
+    html = folded_html(HOSTILE, paragraph_html("inside"))
+    assert [tag for tag, _ in Reader(html).elements] == ["details", "summary", "p"]
+    assert Reader(html).texts == [HOSTILE, "inside"]

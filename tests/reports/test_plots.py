@@ -5,8 +5,10 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from PIL import Image
 
+from turnwise.checks import InputError
 from turnwise.reports.plots import (
     accuracy_against_angle,
+    figure_file,
     figure_png,
     figure_svg,
     training_curves,
@@ -105,3 +107,14 @@ def test_the_png_is_a_picture(tmp_path, figure):
     with Image.open(tmp_path / "new" / "plot.png") as image:
         assert image.size[0] == 1440
         assert len(image.convert("RGB").getcolors(1 << 20)) > 10
+
+
+def test_a_file_is_what_its_name_says(tmp_path):
+    figure = accuracy_against_angle(CURVES, [])
+    figure_file(figure, tmp_path / "a.PNG")
+    figure_file(figure, tmp_path / "a.svg")
+    with Image.open(tmp_path / "a.PNG") as image:
+        assert image.format == "PNG"
+    assert (tmp_path / "a.svg").read_text() == figure_svg(figure)
+    with pytest.raises(InputError, match=r"written as .png or .svg, got 'a.pdf'"):
+        figure_file(figure, tmp_path / "a.pdf")

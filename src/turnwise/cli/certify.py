@@ -1,156 +1,121 @@
 """turnwise certify: does the answer change when the picture turns?"""
 
 import argparse
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnwise.checks import InputError
+from turnwise.checks import InputError, require
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from turnwise.evaluation import Certificate
+    from turnwise.evaluation.targets import Request
+
+TARGET = (
+    "a run, a model folder, a model's name (untrained), module:callable (imports and runs that "
+    "code), a .pt2 file of torch.export, or an .onnx file"
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", help="a run, a model folder, or a model's name (untrained)")
-    parser.add_argument(
-        "settings", nargs="*", metavar="key=value", help="options of a named model, e.g. width=64"
-    )
-    parser.add_argument("--group", help="C4, D4, … (default: the model's own, else C4)")
-    parser.add_argument("--pictures", type=int, default=32, help="how many (default: 32)")
-    parser.add_argument("--angles", type=int, default=24, help="steps of a full turn (default: 24)")
-    parser.add_argument("--seed", type=int, default=0, help="of an untrained model (default: 0)")
-    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda (default: cpu)")
-    parser.add_argument("--data-dir", help="where a run's data set is (default: $TURNWISE_DATA)")
-    parser.add_argument("--output", help="JSON file (default: certificate.json in a run or folder)")
+    add = parser.add_argument
+    add("target", help=TARGET)
+    add(
+        "settings", nargs="*", metavar="key=value",
+        help="options of a named model or of the callable, e.g. width=64",
+    )  # fmt: skip
+    add("--group", help="C4, D4, …, or several: C4,D4 (default: the model's own, else C4)")
+    add("--pictures", type=int, default=32, help="how many (default: 32)")
+    add("--data", default="", help="data set of the pictures (default: the run's own, else digits)")
+    add("--size", type=int, default=0, help="of the pictures, where the model does not say")
+    add("--channels", type=int, default=0, help="1 or 3, where the model does not say")
+    add("--angles", type=int, default=24, help="steps of a full turn (default: 24)")
+    add("--shifts", type=int, default=1, help="measure shifts up to so many pixels (default: 1)")
+    add("--sizes", default="", help="certify at these sizes, too: 28,56")
+    add("--precisions", default="float64,float32", help="also bfloat16, float16 (default: 64, 32)")
+    add("--against", default="", help="the target that a file was exported from")
+    add("--no-layers", action="store_true", help="do not look layer by layer")
+    add("--chunk", type=int, default=64, help="pictures at a time (default: 64)")
+    add("--seed", type=int, default=0, help="of an untrained model (default: 0)")
+    add("--device", default="cpu", help="auto, cpu, cuda (default: cpu)")
+    add("--data-dir", help="where the data set is (default: $TURNWISE_DATA)")
+    add("--output", help="JSON file (default: certificate.json in a run or folder); a page beside")
 
 
 def certify(args: argparse.Namespace) -> int:
     """Measure whether a model's answer is invariant under a group, in float64 and float32,
-    with negative controls. Exit status 0 where the claim holds, 1 where it does not."""
-    from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation import certify as measure
-    from turnwise.files import write_json
-    from turnwise.groups import PlanarGroup
+    with negative controls, and where an error enters. Exit status 0 where the claim holds, 1 where
+    it does not. Writes JSON and, beside it, a page."""
+    from dataclasses import replace
 
-    if args.pictures < 2 or args.angles < 1:
-        raise InputError("--pictures must be at least 2 and --angles at least 1.")
-    if args.group is not None:
-        PlanarGroup.named(args.group)
-    if not 0 <= args.seed < 2**32:
-        raise InputError(f"--seed {args.seed} must be from 0 to 2^32 − 1.")
+    from turnwise.cli.devices import chosen_device
+    from turnwise.evaluation.targets import certify_request, open_target, own_group
+
+    groups = (args.group or "").split(",")
+    request = _request(args, groups[0])
+    for group in groups[1:]:
+        replace(request, group=group)  # refuses what is no group before anything is measured
     device = chosen_device(args.device)
-    model = _model(args)
-    group = args.group or _own_group(args, model)
-    images, origin = _pictures(args, model)
-    certificate = measure(
-        model.to(device), group, images, target=args.target, pictures=origin, angles=args.angles
-    )
-    print(describe(certificate))
+    model = open_target(request)
+    groups = [group or own_group(request, model) for group in groups]
+    held = []
+    for group in groups:
+        certificate, images = certify_request(
+            replace(request, group=group), model, args.data_dir,
+            device=device, progress=sys.stderr.isatty(),
+        )  # fmt: skip
+        _report(certificate, images, _output(args, group if len(groups) > 1 else ""))
+        held.append(certificate.holds)
+    return 0 if all(held) else 1
+
+
+def _request(args: argparse.Namespace, group: str) -> "Request":
+    from turnwise.evaluation.targets import Request
+
+    try:
+        sizes = tuple(int(size) for size in args.sizes.split(",") if size)
+    except ValueError:
+        raise InputError(f"--sizes {args.sizes} must be whole numbers, such as 28,56.") from None
+    return Request(
+        target=args.target, group=group, settings=tuple(args.settings), seed=args.seed,
+        pictures=args.pictures, data=args.data, size=args.size, channels=args.channels,
+        angles=args.angles, shifts=args.shifts, sizes=sizes,
+        precisions=tuple(name for name in args.precisions.split(",") if name),
+        layers=not args.no_layers, chunk=args.chunk, against=args.against,
+    )  # fmt: skip
+
+
+def _output(args: argparse.Namespace, group: str) -> Path | None:
+    """Where the certificate goes; with several groups, one file for each."""
     output = Path(args.output) if args.output else None
     if output is None and Path(args.target).is_dir():
         output = Path(args.target) / "certificate.json"
     if output is not None:
+        require(output.suffix != ".html", f"--output {output} is the JSON; end it in .json.")
+    return output if output is None or not group else output.with_stem(f"{output.stem}-{group}")
+
+
+def _report(certificate: "Certificate", images: "Tensor", output: Path | None) -> None:
+    from turnwise.files import write_json
+    from turnwise.reports.certificate_page import certificate_page
+    from turnwise.reports.certificate_tables import describe
+    from turnwise.reports.page import write_page
+
+    print(describe(certificate))
+    if output is not None:
+        html = certificate_page(certificate, images)
         write_json(output, certificate.plain())
+        write_page(output.with_suffix(".html"), html)
+        print(f"a page for people: open {output.with_suffix('.html')} in a browser")
         print(f"written to {output}")
-    return 0 if certificate.holds else 1
-
-
-def _model(args: argparse.Namespace) -> "nn.Module":
-    import torch
-
-    from turnwise.models import create_model, list_models, load
-
-    if Path(args.target).is_dir():
-        if args.settings:
-            raise InputError(f"{args.target} is a folder and takes no options; leave them out.")
-        return load(args.target)
-    if args.target not in list_models() and ("/" in args.target or "." in args.target):
-        raise InputError(f"{args.target} is neither a folder nor a model; see turnwise models.")
-    torch.manual_seed(args.seed)
-    return create_model(args.target, **{"group": args.group or "C4", **_options(args.settings)})
-
-
-def _own_group(args: argparse.Namespace, model: "nn.Module") -> str:
-    """What the model promises; a plain one is held against its recipe's group, or C4."""
-    from turnwise.training.recipe import read_recipe
-
-    if model.group.order > 1:  # type: ignore[union-attr, operator]
-        return str(model.group)
-    recipe = Path(args.target) / "recipe.yaml"
-    return read_recipe(recipe).model.group if recipe.is_file() else "C4"
-
-
-def _options(given: list[str]) -> dict[str, Any]:
-    import yaml
-
-    options = {}
-    for option in given:
-        key, equals, text = option.partition("=")
-        if not equals:
-            raise InputError(f"an option is written key=value, e.g. width=64, got {option!r}.")
-        if key == "name":
-            raise InputError(f"{option} is no option; the model's name stands first, alone.")
-        try:
-            options[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise InputError(f"the value of {option!r} cannot be read; try width=64.") from None
-    return options
-
-
-def _pictures(args: argparse.Namespace, model: "nn.Module") -> tuple["Tensor", str]:
-    """A run's own validation pictures, or embedded digits for a model without a data set."""
-    from turnwise.data.batches import to_unit
-    from turnwise.training.recipe import read_recipe
-    from turnwise.training.run import load_run_data
-
-    run = Path(args.target)
-    if not (run / "recipe.yaml").is_file():
-        return sample_pictures(model, args.pictures), "embedded digits, resampled, with noise"
-    dataset = load_run_data(run, read_recipe(run / "recipe.yaml"), args.data_dir)
-    return to_unit(dataset.val.images[: args.pictures]), f"validation pictures of {dataset.name}"
 
 
 def sample_pictures(model: "nn.Module", count: int) -> "Tensor":
     """Embedded digits in the model's size and channels; noise in all, so that nothing is blank."""
-    import torch
-
-    from turnwise.data import load_dataset
-    from turnwise.data.batches import to_unit
+    from turnwise.evaluation.targets import noisy_digits
     from turnwise.models.registry import config_of
 
     options = config_of(model).options
-    digits = load_dataset("digits", image_size=options["image_size"])
-    images = to_unit(digits.val.images[:count]).repeat(1, options["in_chans"], 1, 1)
-    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
-    return 0.8 * images + 0.2 * noise
-
-
-def describe(certificate: "Certificate") -> str:
-    """The certificate as tables and a verdict."""
-    from turnwise.reports.tables import format_error, format_percent, text_table
-
-    elements = [
-        [str(e.element), e.meaning, format_error(e.float64), format_error(e.float32),
-         "holds" if e.holds else "FAILS"]
-        for e in certificate.elements
-    ]  # fmt: skip
-    controls = [
-        [c.name, format_error(c.change), "speaks" if c.holds else "IS SILENT"]
-        for c in certificate.controls
-    ]
-    angles = [
-        [f"{a.degrees:g}°", format_error(a.change), format_percent(a.agreement)]
-        for a in certificate.angles
-    ]
-    verdict = "INVARIANT" if certificate.holds else "NOT INVARIANT"
-    return "\n\n".join(
-        [
-            f"{certificate.target} under {certificate.group}, on {certificate.pictures}",
-            text_table(["element", "does", "float64", "float32", "≤ 1e-10, ≤ 1e-4"], elements),
-            text_table(["control: must move the answer", "change", ""], controls),
-            text_table(["measured: turn by", "change", "same decision"], angles),
-            f"{verdict} under {certificate.claim}",
-        ]
-    )
+    return noisy_digits(count, options["in_chans"], options["image_size"])

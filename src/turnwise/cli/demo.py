@@ -13,6 +13,7 @@ OUTPUT = "turnwise-demo"
 NAMES = {"equivariant": "orbit_vit", "ordinary": "vit"}
 SHOWN = (2, 4, 7)
 NOTE = "The first test pictures of 2, 4 and 7 that both models recognise when upright."
+OTHER_NOTE = "Validation pictures; both models together recognised no 2, 4 or 7 of the test."
 TITLE = "Turnwise: the same small model, with and without symmetry"
 
 
@@ -27,15 +28,16 @@ def demo(args: argparse.Namespace) -> int:
     from turnwise.data import load_dataset
     from turnwise.data.batches import to_unit
     from turnwise.evaluation import certify, examine_run
+    from turnwise.files import write_json
     from turnwise.models import load
-    from turnwise.reports.comparison import Contestant, comparison_page, recognised_by_all
     from turnwise.reports.page import write_page
+    from turnwise.reports.report import CERTIFICATE, report_page
+    from turnwise.reports.subjects import read_subjects
     from turnwise.training.run import train
 
     require(args.epochs >= 1, f"--epochs {args.epochs} must be at least 1.")
     start, output = time.monotonic(), Path(args.output)
     digits = load_dataset("digits")
-    contestants = {}
     for name, model in NAMES.items():
         print(f"training the {name} model ({model}, {args.epochs} epochs)", flush=True)
         run = output / name
@@ -47,20 +49,29 @@ def demo(args: argparse.Namespace) -> int:
             trained, "C4", to_unit(digits.val.images[:32]),
             target=name, pictures="validation pictures of digits",
         )  # fmt: skip
-        contestants[name] = Contestant(trained, examination, certificate)
+        write_json(run / CERTIFICATE, certificate.plain())
         print(outcome(name, examination, certificate.holds), flush=True)
     commands = (
         f"turnwise demo --epochs {args.epochs}\n\n" + recipe_of("orbit_vit", args.epochs).yaml()
     )
     page = output / "index.html"
-    models = [contestant.model for contestant in contestants.values()]
-    examples = digits.test.take(recognised_by_all(models, digits.test, SHOWN))
-    html = comparison_page(
-        TITLE, contestants, examples, digits.classes, note=NOTE, commands=commands
-    )
+    subjects = read_subjects([str(output / name) for name in NAMES])
+    examples, note = examples_for(subjects, digits)
+    html = report_page(TITLE, subjects, examples, note=note, commands=commands)
     write_page(page, html)
     print(f"done in {time.monotonic() - start:.0f} s; open the page: {page.resolve()}")
     return 0
+
+
+def examples_for(subjects: Any, digits: Any) -> tuple[Any, str]:
+    """The test pictures of `SHOWN` that both recognise; where there is none, others."""
+    from turnwise.reports.report import chosen_examples
+    from turnwise.reports.subjects import recognised_by_all
+
+    found = recognised_by_all([subject.model for subject in subjects], digits.test, SHOWN)
+    if len(found):
+        return digits.test.take(found), NOTE
+    return chosen_examples(subjects, len(SHOWN)), OTHER_NOTE
 
 
 def clear_earlier_demo(run: Path) -> None:

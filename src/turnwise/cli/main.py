@@ -12,21 +12,42 @@ from collections.abc import Sequence
 
 from turnwise import __version__
 from turnwise.checks import InputError
-from turnwise.cli import certify, demo, imports, listing, predict, test, train
+from turnwise.cli import (
+    certify,
+    demo,
+    imports,
+    listing,
+    orbit,
+    predict,
+    report,
+    serve,
+    shifted,
+    show,
+    test,
+    train,
+    verify,
+)
 
 COMMANDS = (
-    train.train, test.test, certify.certify, predict.predict, imports.import_, listing.models,
-    listing.datasets, listing.groups, demo.demo,
+    train.train, test.test, certify.certify, verify.verify, predict.predict, imports.import_,
+    listing.models, listing.datasets, listing.groups, demo.demo, orbit.orbit, show.show,
+    report.report, serve.serve, shifted.test_shifted,
 )  # fmt: skip
 ARGUMENTS = {
     "train": train.arguments,
     "test": test.arguments,
+    "test-shifted": shifted.arguments,
     "certify": certify.arguments,
+    "verify": verify.arguments,
     "predict": predict.arguments,
     "import": imports.arguments,
+    "orbit": orbit.arguments,
     "models": listing.model_arguments,
     "datasets": listing.dataset_arguments,
     "demo": demo.arguments,
+    "show": show.arguments,
+    "report": report.arguments,
+    "serve": serve.arguments,
 }
 
 

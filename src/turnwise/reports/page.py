@@ -1,11 +1,14 @@
-"""A report as one HTML page that needs nothing but itself: no network, no script, no font.
+"""A report as one HTML page that needs nothing but itself: no network, no font.
 
 Small functions make pieces of HTML and `page` puts them together.  Whatever comes from outside
-(class names, file names, captions) is escaped where it enters; the look is in page.css.
+(class names, file names, captions) is escaped where it enters; the look is in page.css.  A page may
+have one script of ours, which the browser knows by its hash and runs no other.
 """
 
 import base64
+import hashlib
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -25,6 +28,7 @@ from turnwise.reports.tables import format_percent, numeric_columns
 Picture = UInt8[Tensor, "channel row col"] | UInt8[np.ndarray, "channel row col"]
 # a browser that obeys this loads nothing from anywhere and runs nothing
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+SAME_SERVER = "; connect-src 'self'"  # for a page that asks the server it came from
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,25 @@ class Answer:
     right: bool
 
 
-def page(title: str, sections: Sequence[Section], *, summary: str = "") -> str:
-    """The whole document; `summary` is a sentence of plain text under the title."""
+def page(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    summary: str = "",
+    script: str = "",
+    asks_server: bool = False,
+) -> str:
+    """The whole document; `summary` is a sentence of plain text under the title.
+
+    `script` is run when the page is there; it can reach nothing but the page, or with `asks_server`
+    the server that the page came from.
+    """
+    policy = POLICY + (SAME_SERVER if asks_server else "")
+    if script:
+        script = f"\n{script.strip()}\n"
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
+        script = f"<script>{script}</script>\n"
     style = files("turnwise.reports").joinpath("page.css").read_text(encoding="utf-8")
     lead = f"<p>{escape(summary)}</p>" if summary else ""
     body = "\n".join(_section_html(i, section) for i, section in enumerate(sections, start=1))
@@ -54,7 +75,7 @@ def page(title: str, sections: Sequence[Section], *, summary: str = "") -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{escape(title)}</title>
 <style>
 {style}</style>
@@ -65,7 +86,7 @@ def page(title: str, sections: Sequence[Section], *, summary: str = "") -> str:
 {body}
 </main>
 <footer>Made by Turnwise.</footer>
-</body>
+{script}</body>
 </html>
 """
 
@@ -78,6 +99,18 @@ def paragraph_html(text: str) -> str:
 def code_html(text: str) -> str:
     """Commands or a file, as they are typed."""
     return f'<pre tabindex="0"><code>{escape(text)}</code></pre>'
+
+
+def data_html(name: str, value: object) -> str:
+    """Data for the page's script, as JSON that cannot end its own element."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    safe = text.replace("<", "\\u003c")
+    return f'<script type="application/json" id="{escape(name)}">{safe}</script>'
+
+
+def folded_html(title: str, html: str) -> str:
+    """What is shown when its title is opened."""
+    return f"<details><summary>{escape(title)}</summary>{html}</details>"
 
 
 def table_html(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from turnwise.checks import require
 from turnwise.files import write_whole
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
@@ -51,15 +52,12 @@ def accuracy_against_angle(curves: Curves, group_angles: Sequence[float]) -> Fig
         axes = figure.add_subplot(
             xlabel="the picture is turned by", ylabel="accuracy", xlim=(-6, 366)
         )
-        axes.set_xticks(range(0, 361, 45), [f"{angle}°" for angle in range(0, 361, 45)])
-        _draw(axes, {name: _closed(*curve) for name, curve in curves.items()}, 36)
-        exact = sorted({angle % 360 for angle in group_angles})
-        for angle in [*exact, 360.0] if 0 in exact else exact:
-            label = "exact angle of the group" if angle == exact[0] else None
-            axes.axvline(angle, color="#e2e2e2", linewidth=5, zorder=0, label=label)
-        _percent_axis(axes, [value for _, values in curves.values() for value in values])
-        _add_legend(figure, axes)
-        return _laid_out(figure)
+        angle_axis(axes)
+        draw_curves(axes, {name: closed_curve(*curve) for name, curve in curves.items()}, 36)
+        mark_exact_angles(axes, group_angles)
+        percent_axis(axes, [value for _, values in curves.values() for value in values])
+        add_legend(figure, axes)
+        return laid_out(figure)
 
 
 def training_curves(
@@ -80,11 +78,11 @@ def training_curves(
         right.set(xlabel="epoch", ylabel="validation accuracy")
         for axes, key in ((left, loss), (right, accuracy)):
             axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-            _draw(axes, {run: _column(rows, key) for run, rows in metrics.items()}, 15)
+            draw_curves(axes, {run: _column(rows, key) for run, rows in metrics.items()}, 15)
         reached = [_column(rows, accuracy)[1] for rows in metrics.values()]
-        _percent_axis(right, [value for values in reached for value in values])
-        _add_legend(figure, left)
-        return _laid_out(figure)
+        percent_axis(right, [value for values in reached for value in values])
+        add_legend(figure, left)
+        return laid_out(figure)
 
 
 def figure_svg(figure: Figure) -> str:
@@ -98,14 +96,27 @@ def figure_svg(figure: Figure) -> str:
 
 
 def figure_png(figure: Figure, path: Path) -> None:
-    """The figure as a picture of 1440 pixels width."""
+    """The figure as a picture of 192 pixels to the inch."""
     drawn = io.BytesIO()
     with matplotlib.rc_context(LOOK):
         figure.savefig(drawn, format="png", dpi=192, metadata={"Software": None})
     write_whole(path, drawn.getvalue())
 
 
-def _draw(axes: Axes, curves: Curves, most_markers: int) -> None:
+def figure_file(figure: Figure, path: Path) -> None:
+    """The figure as the file that its name says, .png or .svg."""
+    require(
+        path.suffix.lower() in (".png", ".svg"),
+        f"a picture is written as .png or .svg, got {path.name!r}.",
+    )
+    if path.suffix.lower() == ".png":
+        figure_png(figure, path)
+    else:
+        write_whole(path, figure_svg(figure).encode())
+
+
+def draw_curves(axes: Axes, curves: Curves, most_markers: int) -> None:
+    """Each curve in its own colour, marker and dashes."""
     looks = zip(cycle(COLOURS), cycle(MARKERS), cycle(DASHES), strict=False)
     for (name, (x, y)), (colour, marker, dashes) in zip(curves.items(), looks, strict=False):
         axes.plot(
@@ -121,23 +132,37 @@ def _draw(axes: Axes, curves: Curves, most_markers: int) -> None:
         )
 
 
-def _add_legend(figure: Figure, axes: Axes) -> None:
+def angle_axis(axes: Axes) -> None:
+    """A tick every 45°."""
+    axes.set_xticks(range(0, 361, 45), [f"{angle}°" for angle in range(0, 361, 45)])
+
+
+def mark_exact_angles(axes: Axes, angles: Sequence[float]) -> None:
+    """A light line behind the curves at each angle that pixels can be turned by exactly."""
+    exact = sorted({angle % 360 for angle in angles})
+    for angle in [*exact, 360.0] if 0 in exact else exact:
+        label = "exact angle of the group" if angle == exact[0] else None
+        axes.axvline(angle, color="#e2e2e2", linewidth=5, zorder=0, label=label)
+
+
+def add_legend(figure: Figure, axes: Axes) -> None:
     """Below the data, in two columns where the names are short enough."""
     handles, names = axes.get_legend_handles_labels()
     columns = 2 if max(map(len, names), default=0) <= 26 else 1
     figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
 
-def _laid_out(figure: Figure) -> Figure:
+def laid_out(figure: Figure) -> Figure:
     """The figure with its layout settled: else each drawing would move it by a hair."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
 
 
-def _closed(
+def closed_curve(
     angles: Sequence[float], values: Sequence[float]
 ) -> tuple[Sequence[float], Sequence[float]]:
+    """Sorted by angle; a full turn repeats the picture, so what is known at 0° is so at 360°."""
     points = dict(sorted(zip(angles, values, strict=True)))
     if 0 in points:
         points.setdefault(360.0, points[0])
@@ -149,7 +174,7 @@ def _column(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], l
     return [float(row["epoch"]) for row in kept], [float(row[key]) for row in kept]
 
 
-def _percent_axis(axes: Axes, values: Sequence[float]) -> None:
+def percent_axis(axes: Axes, values: Sequence[float]) -> None:
     """From the ten per cent below the lowest value to 100 %, with room for markers."""
     lowest = max(0.0, (10 * min(values, default=0.0) - 0.5) // 1 / 10)
     axes.set_ylim(lowest - 0.02 * (1 - lowest), 1 + 0.03 * (1 - lowest))

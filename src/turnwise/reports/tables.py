@@ -28,13 +28,13 @@ def format_percent(score: Interval | float, digits: int = 1) -> str:
     return UNDEFINED if math.isnan(score) else f"{100 * score:.{digits}f} %"
 
 
-def format_error(error: float) -> str:
-    """An equivariance error, of which the order of magnitude matters.
+def format_error(error: float | None) -> str:
+    """An equivariance error, of which the order of magnitude matters; None was not measured.
 
     >>> format_error(3.33e-16), format_error(0.0), format_error(0.25)
     ('3.3e-16', '0', '2.5e-01')
     """
-    if math.isnan(error):
+    if error is None or math.isnan(error):
         return UNDEFINED
     return "0" if error == 0 else f"{error:.1e}"
 

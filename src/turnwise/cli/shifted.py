@@ -1,0 +1,127 @@
+"""turnwise test-shifted: does the answer change when the object moves?"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turnwise.checks import InputError, require
+
+if TYPE_CHECKING:
+    from turnwise.evaluation.shifts import ShiftFigures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders of turnwise train")
+    parser.add_argument("--output", required=True, help="the table, as CSV")
+    parser.add_argument(
+        "--labels", nargs="+", default=["1"], help="numbers of classes, or all (default: 1)"
+    )
+    parser.add_argument(
+        "--min-shift", type=int, default=8, help="pixels to move to both sides (default: 8)"
+    )
+    parser.add_argument(
+        "--axis", default="horizontal", choices=["horizontal", "vertical", "both"],
+        help="which way to move (default: horizontal)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--circular", action="store_true", help="move all pictures round, with their background"
+    )
+    parser.add_argument("--by-class", action="store_true", help="rows for each class, too")
+    parser.add_argument("--split", default="test", choices=["test", "val"], help="(default: test)")
+    parser.add_argument("--plot", help="accuracy against shift, as .png or .svg (of one axis)")
+    parser.add_argument("--batch-size", type=int, default=256, help="(default: 256)")
+    parser.add_argument("--data-dir", help="where the data sets are (default: $TURNWISE_DATA)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
+
+
+def test_shifted(args: argparse.Namespace) -> int:
+    """Move the objects of test pictures over their blank margins and watch accuracy and answers.
+    As published: class 1, along the rows, pictures with more than --min-shift blank columns."""
+    from turnwise.evaluation.shifts import write_shift_table
+
+    labels = _labels(args.labels)
+    require(args.batch_size >= 1, f"--batch-size {args.batch_size} must be at least 1.")
+    if args.plot:
+        suffix = Path(args.plot).suffix.lower()
+        require(suffix in (".png", ".svg"), f"--plot {args.plot} must end in .png or .svg.")
+        require(args.axis != "both", "--plot draws one axis; add --axis horizontal or vertical.")
+    rows = [row for run in args.runs for row in _examine(run, labels, args)]
+    write_shift_table(rows, Path(args.output))
+    print(summary(rows))
+    print(f"\nwritten to {args.output}")
+    if args.plot:
+        _plot(rows, args)
+        print(f"drawn in {args.plot}")
+    return 0
+
+
+test_shifted.__name__ = "test-shifted"
+
+
+def _labels(words: list[str]) -> tuple[int, ...] | None:
+    if words == ["all"]:
+        return None
+    for word in words:
+        require(word.isdigit(), f"--labels {word} must be a number of a class, or all.")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _examine(
+    run: str, labels: tuple[int, ...] | None, args: argparse.Namespace
+) -> "list[ShiftFigures]":
+    from turnwise.cli.devices import chosen_device
+    from turnwise.evaluation.shifts import AXES, ShiftTest, examine_shifts
+    from turnwise.models import load
+    from turnwise.training.recipe import read_recipe
+    from turnwise.training.run import load_run_data
+
+    recipe = read_recipe(Path(run) / "recipe.yaml")
+    model = load(run).to(chosen_device(args.device))
+    dataset = load_run_data(Path(run), recipe, args.data_dir)
+    wrong = [label for label in labels or () if label >= len(dataset.classes)]
+    if wrong:
+        most = len(dataset.classes) - 1
+        raise InputError(f"--labels {wrong[0]}: {dataset.name} has the classes 0 to {most}.")
+    how = ShiftTest(
+        labels=labels, min_shift=args.min_shift, circular=args.circular, by_class=args.by_class,
+        axes=tuple(AXES) if args.axis == "both" else (args.axis,),
+    )  # fmt: skip
+    return examine_shifts(
+        model, dataset.test if args.split == "test" else dataset.val, how,
+        run_dir=str(run), batch_size=args.batch_size, progress=sys.stderr.isatty(),
+    )  # fmt: skip
+
+
+def summary(rows: "list[ShiftFigures]") -> str:
+    """One line for each run, axis and choice of labels."""
+    from turnwise.reports.tables import format_error, format_percent, text_table
+
+    groups: dict[tuple[str, str, str], list[ShiftFigures]] = {}
+    for row in rows:
+        groups.setdefault((row.run_dir, row.axis, row.labels), []).append(row)
+    lines = []
+    for key, part in groups.items():
+        accuracy = [row.accuracy_mean for row in part]
+        shares = (
+            next(row.accuracy_mean for row in part if row.shift == 0), min(accuracy),
+            sum(accuracy) / len(accuracy), min(row.agreement for row in part),
+        )  # fmt: skip
+        said = [format_percent(share, digits=2) for share in shares]
+        change = format_error(max(row.logit_change for row in part))
+        lines.append([*key, str(part[0].pictures), *said, change])
+    heads = ["run", "axis", "labels", "pictures", "unmoved", "worst", "mean", "same", "logits"]
+    return text_table(heads, lines)
+
+
+def _plot(rows: "list[ShiftFigures]", args: argparse.Namespace) -> None:
+    from turnwise.reports.plots import figure_file
+    from turnwise.reports.shift_plots import accuracy_against_shift
+
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        name = row.run_dir + (f", labels {row.labels}" if args.by_class else "")
+        shifts, values = curves.setdefault(name, ([], []))
+        shifts.append(float(row.shift))
+        values.append(row.accuracy_mean)
+    figure_file(accuracy_against_shift(curves, args.axis), Path(args.plot))

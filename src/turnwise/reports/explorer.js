@@ -1,0 +1,113 @@
+// Turn or shift a picture; the answers to every view were computed beforehand.
+const data = JSON.parse(document.getElementById("explorer-data").textContent);
+const canvas = document.getElementById("explorer-picture");
+const slider = document.getElementById("explorer-angle");
+const place = document.getElementById("explorer-place");
+const voices = document.getElementById("explorer-voices");
+const buttons = [...document.querySelectorAll("#explorer-choice button")];
+const view = { picture: 0, right: 0, up: 0 };
+
+for (const _ of data.models) {
+  const box = document.createElement("div");
+  box.className = "voice";
+  voices.append(box);
+}
+
+function pixelsOf(picture) {
+  return Uint8Array.from(atob(picture.pixels), (character) => character.charCodeAt(0));
+}
+
+// As the model sees it: f(A⁻¹(x − t)), bilinear, with zeros from outside; x right, y up.
+function sample(picture, pixels, degrees, right, up) {
+  const { rows, cols, channels } = picture;
+  const [cos, sin] = [Math.cos((degrees * Math.PI) / 180), Math.sin((degrees * Math.PI) / 180)];
+  const image = new ImageData(cols, rows);
+  const at = (row, col, channel) =>
+    row < 0 || col < 0 || row >= rows || col >= cols ? 0 : pixels[(row * cols + col) * channels + channel];
+  for (let row = 0; row < rows; row++) {
+    for (let col = 0; col < cols; col++) {
+      const x = col - (cols - 1) / 2 - right;
+      const y = (rows - 1) / 2 - row - up;
+      const fromCol = x * cos + y * sin + (cols - 1) / 2;
+      const fromRow = (rows - 1) / 2 - (y * cos - x * sin);
+      const [top, left] = [Math.floor(fromRow + 1e-9), Math.floor(fromCol + 1e-9)];
+      const [below, beside] = [Math.max(0, fromRow - top), Math.max(0, fromCol - left)];
+      for (let channel = 0; channel < 3; channel++) {
+        const c = channels === 1 ? 0 : channel;
+        image.data[4 * (row * cols + col) + channel] =
+          (1 - below) * ((1 - beside) * at(top, left, c) + beside * at(top, left + 1, c)) +
+          below * ((1 - beside) * at(top + 1, left, c) + beside * at(top + 1, left + 1, c));
+      }
+      image.data[4 * (row * cols + col) + 3] = 255;
+    }
+  }
+  return image;
+}
+
+function show() {
+  const picture = data.pictures[view.picture];
+  const degrees = Number(slider.value);
+  const side = 2 * data.reach + 1;
+  const moved = view.right !== 0 || view.up !== 0;
+  canvas.width = picture.cols;
+  canvas.height = picture.rows;
+  const pen = canvas.getContext("2d", { willReadFrequently: true }); // drawn pixel by pixel
+  pen.putImageData(sample(picture, pixelsOf(picture), degrees, view.right, view.up), 0, 0);
+  data.models.forEach((name, m) => {
+    const answers = moved
+      ? picture.shifted[m][(data.reach - view.up) * side + view.right + data.reach]
+      : picture.turned[m][degrees / data.step];
+    showVoice(voices.children[m], name, picture.classes, answers.map((p) => p / data.whole), picture.label);
+  });
+  place.textContent = moved
+    ? `shifted by ${view.right} to the right and ${view.up} up, in pixels`
+    : `turned by ${degrees}°`;
+  buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === view.picture)));
+}
+
+function shift(right, up) {
+  const inside = (steps) => Math.max(-data.reach, Math.min(data.reach, steps));
+  [view.right, view.up] = [inside(right), inside(up)];
+  slider.value = 0;
+  show();
+}
+
+slider.addEventListener("input", () => {
+  [view.right, view.up] = [0, 0];
+  show();
+});
+buttons.forEach((button, i) =>
+  button.addEventListener("click", () => {
+    view.picture = i;
+    show();
+  }),
+);
+document.getElementById("explorer-back").addEventListener("click", () => shift(0, 0));
+canvas.addEventListener("keydown", (event) => {
+  const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+  if (steps) {
+    event.preventDefault();
+    shift(view.right + steps[0], view.up + steps[1]);
+  } else if (event.key === "Home") {
+    event.preventDefault();
+    shift(0, 0);
+  }
+});
+let held = null;
+canvas.addEventListener("pointerdown", (event) => {
+  held = { x: event.clientX, y: event.clientY, right: view.right, up: view.up };
+  canvas.setPointerCapture(event.pointerId);
+});
+canvas.addEventListener("pointermove", (event) => {
+  if (!held) return;
+  const pixel = canvas.clientWidth / canvas.width;
+  const right = held.right + Math.round((event.clientX - held.x) / pixel);
+  const up = held.up - Math.round((event.clientY - held.y) / pixel);
+  shift(right, up);
+});
+for (const end of ["pointerup", "pointercancel"]) {
+  canvas.addEventListener(end, () => {
+    held = null;
+  });
+}
+show();

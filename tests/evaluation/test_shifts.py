@@ -1,0 +1,181 @@
+"""The shifted test: who qualifies, what moves, and figures that are known by hand."""
+
+import csv
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from turnwise.checks import InputError
+from turnwise.data import Pictures, load_dataset
+from turnwise.evaluation.shifts import (
+    ShiftTest,
+    blank_margins,
+    examine_shifts,
+    movable,
+    predict_shifted,
+    qualified,
+    shift_figures,
+    write_shift_table,
+)
+
+
+class WhereIsIt(nn.Module):
+    """Class 0 when the light is on the left half, else class 1; logits are how much there is."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def preprocess(self, images):
+        return images
+
+    def forward(self, images):
+        left, right = images.sum(dim=(1, 2)).tensor_split(2, dim=-1)
+        return self.weight * torch.stack([left.sum(-1), right.sum(-1)], dim=-1)
+
+
+class HowMuch(WhereIsIt):
+    """It looks at how much light there is, not where."""
+
+    def forward(self, images):
+        light = images.sum(dim=(1, 2, 3))
+        return torch.stack([light, 2 - light], dim=-1)
+
+
+def dots(places, side=9):
+    """One bright pixel in each picture, at (row, column)."""
+    images = torch.zeros(len(places), 1, side, side, dtype=torch.uint8)
+    for picture, (row, col) in enumerate(places):
+        images[picture, 0, row, col] = 255
+    return images
+
+
+def test_margins_are_counted_on_both_sides():
+    images = dots([(4, 2), (0, 8)])
+    assert blank_margins(images, "horizontal").tolist() == [[2, 6], [8, 0]]
+    assert blank_margins(images, "vertical").tolist() == [[4, 4], [0, 8]]
+    assert blank_margins(torch.zeros_like(images), "vertical").tolist() == [[9, 9], [9, 9]]
+
+
+def test_one_column_more_than_the_shift_must_be_blank():
+    images = dots([(4, 3)])
+    assert qualified(images, 2, "horizontal").tolist() == [True]
+    assert qualified(images, 3, "horizontal").tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("mnist", {6: 961, 7: 855, 8: 854, 9: 725, 10: 530, 11: 268}),
+        ("fashionmnist", {6: 917, 7: 791, 8: 791, 9: 164, 10: 8}),
+    ],
+)
+def test_published_numbers_of_pictures(name, counts, real_data):
+    """Of class 1, at 32 pixels."""
+    pictures = load_dataset(name, data_dir=real_data, image_size=32, download=False).test
+    found = {shift: len(movable(pictures, (1,), shift, "horizontal")) for shift in counts}
+    assert found == counts
+
+
+def test_pictures_are_chosen_by_label_and_margin():
+    pictures = Pictures(dots([(4, 4), (4, 0), (4, 4)]), torch.tensor([1, 1, 2]))
+    assert movable(pictures, (1,), 2, "horizontal").labels.tolist() == [1]
+    assert movable(pictures, None, 2, "horizontal").labels.tolist() == [1, 2]
+    assert len(movable(pictures, (1,), 2, "horizontal", circular=True)) == 2
+    assert len(movable(pictures, (1,), 2, "vertical")) == 2
+
+
+def test_the_moved_object_is_where_it_should_be():
+    """Right and up are positive; on blank margins a roll is a shift."""
+    seen = []
+
+    class Remember(WhereIsIt):
+        def forward(self, images):
+            seen.extend(divmod(int(image.argmax()), 9) for image in images)
+            return super().forward(images)
+
+    pictures = Pictures(dots([(4, 4)]), torch.tensor([1]))
+    predict_shifted(Remember(), pictures, (-2, 0, 3), "horizontal")
+    predict_shifted(Remember(), pictures, (-2, 0, 3), "vertical")
+    assert seen == [(4, 2), (4, 4), (4, 7), (6, 4), (4, 4), (1, 4)]
+
+
+def test_figures_by_hand():
+    logits = torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [0.0, 4.0]]], dtype=torch.float64)
+    moved, still = shift_figures(
+        logits, torch.tensor([0, 1]), (-1, 0), run_dir="here", axis="vertical", name="all"
+    )
+    assert (moved.shift, moved.accuracy_mean, moved.accuracy_std) == (-1, 1.0, 0.0)
+    assert (still.accuracy_mean, still.accuracy_std) == (0.5, pytest.approx(math.sqrt(0.5)))
+    losses = [math.log(1 + math.exp(-2)), math.log(1 + math.exp(-1))]
+    assert moved.loss_mean == pytest.approx(sum(losses) / 2)
+    assert moved.loss_std == pytest.approx(abs(losses[0] - losses[1]) / math.sqrt(2))
+    assert (moved.agreement, still.agreement) == (0.5, 1.0)
+    assert still.logit_change == 0
+    assert moved.logit_change == pytest.approx(math.sqrt(4 + 9 + 9) / 5)
+    assert (moved.run_dir, moved.axis, moved.labels, moved.pictures) == (
+        "here", "vertical", "all", 2,
+    )  # fmt: skip
+
+
+def test_a_model_that_looks_at_places_changes_and_one_that_does_not_does_not():
+    pictures = Pictures(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
+    how = ShiftTest(min_shift=2, axes=("horizontal", "vertical"))
+    placed = examine_shifts(WhereIsIt(), pictures, how)
+    free = examine_shifts(HowMuch(), pictures, how)
+    assert [row.shift for row in placed] == 2 * [-2, -1, 0, 1, 2]
+    sideways = [row.agreement for row in placed if row.axis == "horizontal"]
+    assert min(sideways) < 1
+    assert {row.agreement for row in placed if row.axis == "vertical"} == {1.0}
+    assert {row.agreement for row in free} == {1.0}
+    assert max(row.logit_change for row in free) < 1e-12 < max(row.logit_change for row in placed)
+
+
+def test_rows_for_each_class():
+    pictures = Pictures(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
+    how = ShiftTest(labels=None, min_shift=1, by_class=True)
+    rows = examine_shifts(WhereIsIt(), pictures, how, batch_size=2)
+    assert [(row.labels, row.pictures) for row in rows[::3]] == [("all", 3), ("0", 1), ("1", 2)]
+    assert all(row.accuracy_std == 0 for row in rows if row.labels == "0")
+
+
+def test_the_model_is_left_in_its_mode():
+    model, pictures = WhereIsIt().train(), Pictures(dots([(4, 4)]), torch.tensor([1]))
+    predict_shifted(model, pictures, (0,), "horizontal")
+    assert model.training
+
+
+def test_the_table_has_the_published_columns_first(tmp_path):
+    pictures = Pictures(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
+    rows = examine_shifts(WhereIsIt(), pictures, ShiftTest(min_shift=1), run_dir="runs/a, b")
+    write_shift_table(rows, tmp_path / "shifted.csv")
+    head, *body = csv.reader((tmp_path / "shifted.csv").read_text().splitlines())
+    assert head[:7] == [
+        "", "run_dir", "shift", "accuracy_mean", "accuracy_std", "loss_mean", "loss_std",
+    ]  # fmt: skip
+    assert [line[:3] for line in body] == [[str(n), "runs/a, b", str(n - 1)] for n in range(3)]
+    assert float(body[0][3]) == rows[0].accuracy_mean
+
+
+@pytest.mark.parametrize(
+    ("labels", "shift", "words"),
+    [
+        ((3,), 1, r"no picture has one of the labels \(3,\)"),
+        ((1,), 8, r"no picture can be moved by 8 pixels \(horizontal\) .* try 3 or less"),
+        ((1,), 9, "min_shift = 9 must be from 0 to 8"),
+        ((1,), -1, "min_shift = -1 must be from 0 to 8"),
+    ],
+)
+def test_refusals(labels, shift, words):
+    with pytest.raises(InputError, match=words):
+        movable(Pictures(dots([(4, 4)]), torch.tensor([1])), labels, shift, "horizontal")
+
+
+def test_pictures_with_a_background_are_sent_round():
+    pictures = Pictures(torch.full((1, 1, 9, 9), 7, dtype=torch.uint8), torch.tensor([1]))
+    with pytest.raises(InputError, match=r"move them circularly \(--circular\)"):
+        movable(pictures, (1,), 0, "horizontal")
+    rows = examine_shifts(WhereIsIt(), pictures, ShiftTest(circular=True, min_shift=3))
+    assert len(rows) == 7

@@ -1,0 +1,71 @@
+"""Small untrained models with digits to look at: symmetry is a matter of architecture."""
+
+import pytest
+import torch
+
+from turnwise.data import Pictures, load_dataset
+from turnwise.groups import PlanarGroup
+from turnwise.models import create_model
+from turnwise.reports.subjects import Subject
+
+SMALL = {
+    "vit": {"patch": 7, "width": 16, "depth": 2, "heads": 2},
+    "orbit_vit": {"patch": 7, "width": 16, "depth": 2, "heads": 2},
+    "gsa_net": {"width": 6, "widths": [[6], [6]], "crops": [[1], [0]], "heads": 2, "window": 3},
+    "turnwise_vit_nano": {},
+}
+
+
+@pytest.fixture(scope="session")
+def digits():
+    return load_dataset("digits")
+
+
+@pytest.fixture(scope="session")
+def small_digits():
+    return load_dataset("digits", image_size=12)
+
+
+@pytest.fixture
+def make_subject(digits, small_digits):
+    """A model by name, with twenty digits, two of each; group attention sees them small."""
+
+    def make(name, group="C4", dtype=torch.float32):
+        torch.manual_seed(0)
+        data = small_digits if name == "gsa_net" else digits
+        model = create_model(name, group=group, image_size=data.image_size, **SMALL[name])
+        for parameter in model.parameters():  # untrained heads are small, and answers all alike
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
+        pictures = data.val.take(torch.arange(0, 500, 25))
+        own = model.group if model.group.order > 1 else PlanarGroup.named(group)
+        return Subject(name, model.to(dtype).eval(), data.classes, own, pictures, "digits", None)
+
+    return make
+
+
+class Quadrant(torch.nn.Module):
+    """Says which quadrant is brightest, counted counter-clockwise: a quarter turn adds one."""
+
+    group = PlanarGroup.named("C1")
+
+    def preprocess(self, images):
+        return images
+
+    def forward(self, images):
+        half = images.shape[-1] // 2
+        top, bottom = images[:, 0, :half], images[:, 0, half:]
+        quadrants = (top[..., half:], top[..., :half], bottom[..., :half], bottom[..., half:])
+        return 9 * torch.stack([q.square().mean((-2, -1)) for q in quadrants], dim=-1)
+
+
+@pytest.fixture
+def quadrant():
+    """A subject whose answers are known: each picture has one bright spot."""
+    images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
+    for label, (row, col) in enumerate([(1, 6), (1, 1), (6, 1), (6, 6)]):
+        images[label, 0, row, col] = 255
+    pictures = Pictures(images, torch.arange(4))
+    classes = ("I", "II", "III", "IV")
+    return Subject(
+        "quadrant", Quadrant(), classes, PlanarGroup.named("C4"), pictures, "spots", None
+    )
