@@ -69,7 +69,6 @@ def test_own_pictures(turnwise, recipe, own_pictures):
         ("model.name=orbit_vti", "unknown model 'orbit_vti'. Did you mean 'orbit_vit'?"),
         ("model.widht=8", "unknown option of orbit_vit 'widht'. Did you mean 'width'?"),
         ("model.group=Q4", "unknown group 'Q4'; write C or D and a number: C1, C4, D4"),
-        ("model.group=C8", "C8 does not map pixels to pixels; use C1, C2, C4"),
         ("model.patch=5", "patches of 5 pixels"),
         ("model.heads=3", "width = 16 must be a multiple of 3 (it is split over 3 heads)"),
         ("data.name=digit", "unknown data set 'digit'. Did you mean 'digits'?"),
