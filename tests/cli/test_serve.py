@@ -16,7 +16,11 @@ from turnwise.cli.main import parse
 def serving(run):
     """The command as a process of its own, and the address that it names."""
     command = [sys.executable, "-m", "turnwise", "serve", str(run), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # what a shell runs in the background ignores interruptions, and so would its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     line = process.stdout.readline()
     yield process, re.search(r"http://127\.0\.0\.1:\d+/", line)[0]
     process.kill()

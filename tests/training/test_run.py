@@ -211,8 +211,10 @@ def test_an_interruption_keeps_what_can_be_resumed(tmp_path, recipe_file):
     run = tmp_path / "run"
     words = (recipe_file, "optimisation.batch_size=20", "--output", run)
     process = subprocess.Popen(
-        command(*words), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        command(*words), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        # what a shell runs in the background ignores interruptions, and so would its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     deadline = time.monotonic() + 120
     while not (run / "checkpoints" / "last.ckpt").is_file() and time.monotonic() < deadline:
         time.sleep(0.02)
