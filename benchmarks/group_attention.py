@@ -16,12 +16,12 @@ import json
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from meters import now, peak, used
 
 from turnwise.geometry.sources import Neighbourhood
 from turnwise.groups import PlanarGroup
@@ -88,33 +88,6 @@ def one_step(model, optimiser, images, labels, kind) -> tuple[float, float, floa
     optimiser.zero_grad()
     end = now(images.device)
     return marks[1] - marks[0], marks[2] - marks[1], end - marks[0]
-
-
-def now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def used(device: torch.device) -> int:
-    """Bytes in use before the first step; from here on the peak counts (on the CPU, in Linux)."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    return status_of_process("VmRSS")
-
-
-def peak(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return status_of_process("VmHWM")
-
-
-def status_of_process(field: str) -> int:
-    """Bytes that the kernel counts for this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def rates(device: torch.device) -> dict[str, float]:

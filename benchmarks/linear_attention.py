@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from meters import now, peak, used
 
 from turnwise.geometry.sources import Neighbourhood
 from turnwise.groups import PlanarGroup
@@ -136,33 +137,6 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
         busy.append(time.process_time() - marks[1])
     memory = (peak(device) - before) / 2**20
     return {"seconds": min(wall[1:]), "cpu_seconds": min(busy[1:]), "peak_mib": memory}
-
-
-def now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def used(device: torch.device) -> int:
-    """Bytes in use before the first step; from here on the peak counts (on the CPU, in Linux)."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    return status_of_process("VmRSS")
-
-
-def peak(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return status_of_process("VmHWM")
-
-
-def status_of_process(field: str) -> int:
-    """Bytes that the kernel counts for this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def in_own_process(case: dict[str, Any]) -> dict[str, Any]:
