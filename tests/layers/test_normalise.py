@@ -1,7 +1,9 @@
 """Mean and spread are those of the pictures, channel by channel."""
 
+import pytest
 import torch
 
+from turnwise.checks import InputError
 from turnwise.groups import act_on_image, assert_equivariant
 from turnwise.layers.normalise import Normalise
 
@@ -33,3 +35,10 @@ def test_it_travels_with_the_weights():
     other = Normalise(1)
     other.load_state_dict(layer.state_dict())
     assert other.mean == layer.mean
+
+
+def test_other_channels_are_refused():
+    layer = Normalise(1)
+    layer.require_channels(torch.rand(2, 1, 3, 3))
+    with pytest.raises(InputError, match="takes pictures with 1 channels, got 3"):
+        layer.require_channels(torch.rand(2, 3, 3, 3))

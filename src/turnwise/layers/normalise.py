@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from turnwise.checks import require
+
 
 class Normalise(nn.Module):
     """(image − mean) / spread, channel by channel; pixel by pixel, so every symmetry survives it.
@@ -28,6 +30,14 @@ class Normalise(nn.Module):
             variance = (count * (levels - mean).square()).sum() / count.sum()
             self.mean[channel] = mean
             self.spread[channel] = variance.sqrt().clamp_min(1e-3)
+
+    def require_channels(self, images: Float[Tensor, "batch in_chans rows cols"]) -> None:
+        """Raise unless the pictures have as many channels as the model was made for."""
+        channels = self.mean.numel()
+        require(
+            images.shape[1] == channels,
+            f"the model takes pictures with {channels} channels, got {images.shape[1]}.",
+        )
 
     def forward(
         self, images: Float[Tensor, "batch channel row col"]

@@ -80,11 +80,7 @@ class GroupConvNetwork(nn.Module):
 
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
         """A field on the group that turns with the picture, before the last layer."""
-        channels = self.preprocess.mean.numel()
-        require(
-            images.shape[1] == channels,
-            f"the model takes pictures with {channels} channels, got {images.shape[1]}.",
-        )
+        self.preprocess.require_channels(images)
         for side in images.shape[2:]:
             require_exact_size(side, self.stages, "this network's layers")
         return maps_to_field(self.layers(images), self.group.order)

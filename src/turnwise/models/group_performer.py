@@ -174,11 +174,7 @@ class GroupPerformer(nn.Module):
 
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
         """A field on the group that turns with the picture."""
-        channels = self.preprocess.mean.numel()
-        require(
-            images.shape[1] == channels,
-            f"the model takes pictures with {channels} channels, got {images.shape[1]}.",
-        )
+        self.preprocess.require_channels(images)
         for size in images.shape[2:]:
             require_exact_size(size, self.stem.stages, "this performer's stem")
         maps = self.stem(images)

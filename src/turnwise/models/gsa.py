@@ -127,11 +127,7 @@ class GroupAttentionNetwork(nn.Module):
 
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
         """A field on the group that turns with the picture."""
-        channels = self.preprocess.mean.numel()
-        require(
-            images.shape[1] == channels,
-            f"the model takes pictures with {channels} channels, got {images.shape[1]}.",
-        )
+        self.preprocess.require_channels(images)
         field = self.lift(self.input_dropout(images).permute(0, 2, 3, 1))
         field = F.silu(self.norm(field))
         for stage in self.stages:

@@ -116,11 +116,7 @@ class ResNet(nn.Module):
 
     def forward_features(self, images: Images) -> NewMaps:
         """A map that turns with the picture, if the network is equivariant."""
-        channels = self.preprocess.mean.numel()
-        require(
-            images.shape[1] == channels,
-            f"the model takes pictures with {channels} channels, got {images.shape[1]}.",
-        )
+        self.preprocess.require_channels(images)
         for side in images.shape[2:]:
             require_exact_size(side, self.sampling, "this network")
         return self.stages(self.stem(images))

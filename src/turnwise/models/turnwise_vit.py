@@ -131,11 +131,7 @@ class EquivariantVisionTransformer(nn.Module):
 
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
         """A field on the group that turns with the picture."""
-        channels = self.preprocess.mean.numel()
-        require(
-            images.shape[1] == channels,
-            f"the model takes pictures with {channels} channels, got {images.shape[1]}.",
-        )
+        self.preprocess.require_channels(images)
         for side in images.shape[2:]:
             require_exact_size(side, self.sampling, "this transformer's stem and stages")
         maps = self.stem(images)
