@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from turnwise.checks import InputError
-from turnwise.data.augment import Augmentation, augment, random_moves
+from turnwise.data.augment import Augmentation, augment, random_bends, random_moves
 
 MANY = 4000
 
@@ -38,7 +38,15 @@ def test_the_default_does_nothing():
 
 
 @pytest.mark.parametrize(
-    "how", [{"rotation": 1.0}, {"shift": 1.0}, {"scale": 0.1}, {"mirror": True}]
+    "how",
+    [
+        {"rotation": 1.0},
+        {"shift": 1.0},
+        {"scale": 0.1},
+        {"mirror": True},
+        {"stretch": 0.1},
+        {"elastic": 0.5},
+    ],
 )
 def test_whatever_is_asked_for_moves_pixels(how):
     images = pictures(count=16)
@@ -165,3 +173,27 @@ def test_definition():
 def test_out_of_range(how, words):
     with pytest.raises(InputError, match=words):
         Augmentation(**how)
+
+
+def test_stretches_keep_the_area_and_fill_their_range():
+    """Longer along one line as much as shorter across it, along every line."""
+    matrices, _ = moves(stretch=0.25)
+    assert torch.allclose(torch.linalg.det(matrices), torch.ones(MANY), atol=1e-5)
+    longer, along = torch.linalg.eigh(matrices)
+    reaches(longer[:, 1], 1.0, 1.25)
+    reaches(torch.atan2(along[:, 1, 1], along[:, 0, 1]) % math.pi, 0.0, math.pi)
+
+
+def test_bends_are_smooth_and_as_large_as_asked():
+    """Neighbouring pixels take nearly the same step; those far apart do not."""
+    bends = random_bends(torch.zeros(400, 1, 28, 21), 0.5, seeded())
+    assert bends.shape == (400, 2, 28, 21)
+    assert 0.25 < float(bends.std()) < 0.55
+    near, far = (float((bends - bends.roll(step, -1))[..., step:].std()) for step in (1, 10))
+    assert near < 0.35 * far
+
+
+def test_the_old_draws_do_not_move_when_bends_are_asked_for():
+    """Recipes without them see the pictures that they always saw."""
+    plain, bent = (moves(rotation=20.0, shift=1.0, **how) for how in ({}, {"elastic": 1.0}))
+    assert all(map(torch.equal, plain, bent))

@@ -71,3 +71,13 @@ def test_outside_is_zero():
     turned = turn_image(torch.ones(1, 1, 8, 8), 45.0)
     assert turned[0, 0, 0, 0] == 0
     assert turned[0, 0, 4, 4] == pytest.approx(1.0)
+
+
+def test_a_bend_that_is_everywhere_the_same_is_a_shift():
+    images = torch.rand(2, 1, 5, 7, dtype=torch.float64)
+    identity = torch.eye(2, dtype=torch.float64).expand(2, 2, 2)
+    step = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    bends = step[None, :, None, None].expand(2, 2, 5, 7)
+    shifted = warp_images(images, identity, -step.expand(2, 2))
+    assert torch.allclose(warp_images(images, identity, None, bends), shifted, atol=1e-12)
+    assert not torch.allclose(shifted, images)

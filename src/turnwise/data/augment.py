@@ -1,4 +1,4 @@
-"""Random turns, shifts, scales, mirrors and noise, on the device the pictures are on.
+"""Random turns, shifts, scales, mirrors, bends and noise, on the device the pictures are on.
 
 All draws for a batch come from one generator: the same state gives the same pictures.
 """
@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from turnwise.checks import require
 from turnwise.geometry.warps import rotation_matrices, warp_images
 
 Images = Float[Tensor, "batch channel row col"]
+KNOTS = 7  # pixels between two steps that are drawn
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Augmentation:
     shift:    up to this many pixels along each axis
     scale:    by a factor from 1/(1 + scale) to 1 + scale
     mirror:   left and right swapped, in half of the pictures
+    stretch:  longer by a factor of up to 1 + stretch along one line, shorter by it across
+    elastic:  spread, in pixels, of a smooth field of steps that bends the picture
     noise:    spread of normal noise, where pictures run from 0 to 1
     """
 
@@ -31,25 +35,30 @@ class Augmentation:
     shift: float = 0.0
     scale: float = 0.0
     mirror: bool = False
+    stretch: float = 0.0
+    elastic: float = 0.0
     noise: float = 0.0
 
     def __post_init__(self) -> None:
         require(0 <= self.rotation <= 180, f"rotation = {self.rotation} must be 0 to 180 degrees.")
-        for what in ("shift", "scale", "noise"):
+        for what in ("shift", "scale", "stretch", "elastic", "noise"):
             value = getattr(self, what)
             require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
 
     @property
     def moves(self) -> bool:
         """Whether pixels have to be sampled anew."""
-        return bool(self.rotation or self.shift or self.scale or self.mirror)
+        return bool(
+            self.rotation or self.shift or self.scale or self.mirror or self.stretch or self.elastic
+        )
 
 
 def augment(images: Images, how: Augmentation, generator: torch.Generator) -> Images:
     """Move each picture by its own random x -> A x + t, then add noise."""
     if how.moves:
         matrices, shifts = random_moves(len(images), how, generator)
-        images = warp_images(images, matrices.to(images), shifts.to(images))
+        bends = random_bends(images, how.elastic, generator) if how.elastic else None
+        images = warp_images(images, matrices.to(images), shifts.to(images), bends)
     if how.noise:
         noise = torch.randn(images.shape, generator=generator, device=generator.device)
         images = images + how.noise * noise.to(images)
@@ -59,7 +68,7 @@ def augment(images: Images, how: Augmentation, generator: torch.Generator) -> Im
 def random_moves(
     count: int, how: Augmentation, generator: torch.Generator
 ) -> tuple[Float[Tensor, "count 2 2"], Float[Tensor, "count 2"]]:
-    """A = turn · scale · mirror, and t; scales are log-uniform, all else is uniform."""
+    """A = turn · scale · mirror · stretch, and t; factors are log-uniform, the rest is uniform."""
     draw = torch.rand(count, 5, generator=generator, device=generator.device) * 2 - 1
     angle, size, side, shift = draw[:, 0], draw[:, 1], draw[:, 2], draw[:, 3:]
     turn = rotation_matrices(torch.deg2rad(angle * how.rotation))
@@ -67,4 +76,31 @@ def random_moves(
     mirror = torch.ones_like(shift)
     if how.mirror:
         mirror[:, 0] = torch.where(side < 0, -1.0, 1.0)
-    return turn * factor[:, None, None] * mirror[:, None, :], shift * how.shift
+    matrices = turn * factor[:, None, None] * mirror[:, None, :]
+    if how.stretch:
+        matrices = matrices @ random_stretches(count, how.stretch, generator)
+    return matrices, shift * how.shift
+
+
+def random_stretches(
+    count: int, most: float, generator: torch.Generator
+) -> Float[Tensor, "count 2 2"]:
+    """R(φ) diag(s, 1/s) R(−φ), log s uniform up to log(1 + most) either way, φ uniform."""
+    draw = torch.rand(count, 2, generator=generator, device=generator.device) * 2 - 1
+    line = rotation_matrices(draw[:, 0] * math.pi / 2)
+    factor = torch.exp(draw[:, 1] * math.log1p(most))
+    return line @ torch.diag_embed(torch.stack([factor, 1 / factor], dim=-1)) @ line.mT
+
+
+def random_bends(
+    images: Images, spread: float, generator: torch.Generator
+) -> Float[Tensor, "batch 2 row col"]:
+    """Normal steps on a coarse grid, a knot for every `KNOTS` pixels, smoothly joined.
+
+    Paper:    Simard, Steinkraus & Platt 2003, "Best Practices for Convolutional Neural Networks".
+    Departs:  the field is joined by cubics; there it is blurred.
+    """
+    rows, cols = images.shape[-2:]
+    coarse = (len(images), 2, max(2, rows // KNOTS), max(2, cols // KNOTS))
+    steps = torch.randn(coarse, generator=generator, device=generator.device).to(images)
+    return spread * F.interpolate(steps, (rows, cols), mode="bicubic", align_corners=True)

@@ -46,12 +46,19 @@ def warp_images(
     images: Pictures,
     matrices: Float[Tensor, "batch 2 2"],
     shifts: Float[Tensor, "batch 2"] | None = None,
+    bends: Float[Tensor, "batch 2 row col"] | None = None,
 ) -> Pictures:
-    """Move each picture by x -> A x + t (t in pixels): the new picture is f(A⁻¹(x − t))."""
+    """Move each picture by x -> A x + t (t in pixels): the new picture is f(A⁻¹(x − t)).
+
+    With `bends` b, a step for each pixel, it is f(A⁻¹(x − t) + b(x)).
+    """
     rows, cols = images.shape[-2:]
     target = pixel_centres(rows, cols).to(images).flatten(0, 1)  # (pixel, 2)
     if shifts is not None:
         target = target - shifts[:, None]  # (batch, pixel, 2)
-    source = target @ torch.linalg.inv(matrices).mT  # (batch, pixel, 2)
+    back = torch.linalg.inv_ex(matrices).inverse  # inv would make the host wait for the device
+    source = target @ back.mT  # (batch, pixel, 2)
+    if bends is not None:
+        source = source + bends.flatten(2).mT
     grid = to_sampling_grid(source, rows, cols).unflatten(1, (rows, cols))
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
