@@ -197,3 +197,13 @@ def test_the_old_draws_do_not_move_when_bends_are_asked_for():
     """Recipes without them see the pictures that they always saw."""
     plain, bent = (moves(rotation=20.0, shift=1.0, **how) for how in ({}, {"elastic": 1.0}))
     assert all(map(torch.equal, plain, bent))
+
+
+def test_whole_shifts_blur_nothing():
+    images = pictures(count=64, rows=9, cols=8)
+    moved = augment(images, Augmentation(shift=2.0, whole=True), seeded())
+    _, shifts = random_moves(64, Augmentation(shift=2.0, whole=True), seeded())
+    assert set(shifts.flatten().tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}
+    kept = moved[moved.abs() > 1e-4]
+    nearest = (kept[:, None] - images.flatten()[None]).abs().min(dim=1).values
+    assert float(nearest.max()) < 1e-5

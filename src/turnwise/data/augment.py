@@ -24,6 +24,7 @@ class Augmentation:
 
     rotation: up to this many degrees either way (180 = any angle)
     shift:    up to this many pixels along each axis
+    whole:    shifts by whole pixels only, which alone blur nothing
     scale:    by a factor from 1/(1 + scale) to 1 + scale
     mirror:   left and right swapped, in half of the pictures
     stretch:  longer by a factor of up to 1 + stretch along one line, shorter by it across
@@ -33,6 +34,7 @@ class Augmentation:
 
     rotation: float = 0.0
     shift: float = 0.0
+    whole: bool = False
     scale: float = 0.0
     mirror: bool = False
     stretch: float = 0.0
@@ -79,7 +81,8 @@ def random_moves(
     matrices = turn * factor[:, None, None] * mirror[:, None, :]
     if how.stretch:
         matrices = matrices @ random_stretches(count, how.stretch, generator)
-    return matrices, shift * how.shift
+    shift = shift * how.shift
+    return matrices, shift.round() if how.whole else shift
 
 
 def random_stretches(
