@@ -48,6 +48,8 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
     turned = result["angles"]["accuracy"]
     return {
         "test_accuracy": result["scores"]["accuracy"]["value"],
+        "scores": {name: score["value"] for name, score in result["scores"].items()},
+        "orbit_scores": result["orbit_scores"],
         "angles": len(turned),
         "worst_angle": min(turned),
         "mean_over_angles": mean(turned),

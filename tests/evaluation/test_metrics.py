@@ -17,6 +17,7 @@ from turnwise.evaluation.metrics import (
     classification_scores,
     confusion_matrix,
     per_class_scores,
+    scores_by_view,
 )
 
 
@@ -213,3 +214,14 @@ def test_what_cannot_be_scored_is_refused():
         classification_scores(probabilities, labels, level=95.0)
     with pytest.raises(InputError, match=r"of 3 classes and 2 classes are named"):
         per_class_scores(probabilities, labels, ["a", "b"])
+
+
+def test_scores_by_view_are_those_of_each_view():
+    torch.manual_seed(0)
+    labels = torch.randint(0, 3, (40,))
+    views = torch.rand(4, 40, 3).softmax(dim=-1)
+    alone = [classification_scores(view, labels, resamples=1) for view in views]
+    for name, kept in scores_by_view(views, labels).items():
+        values = [scores[name].value for scores in alone]
+        assert kept["least"] == min(values) < max(values)
+        assert kept["mean"] == pytest.approx(sum(values) / 4)

@@ -10,7 +10,11 @@ from torch import nn
 
 from turnwise.checks import InputError, require
 from turnwise.data import Pictures
-from turnwise.evaluation.metrics import classification_scores, per_class_scores
+from turnwise.evaluation.metrics import (
+    classification_scores,
+    per_class_scores,
+    scores_by_view,
+)
 from turnwise.evaluation.predictions import (
     accuracy_by_view,
     agreement,
@@ -43,6 +47,7 @@ def examine(
     scores                upright: accuracy, balanced accuracy, macro F1, AUC, with 95 % intervals
     classes               count, recall, precision and F1 of each class
     angles                accuracy at each of `angles` equal steps of a full turn
+    orbit_scores          each score over the exact elements of the group: its mean and its least
     orbit_agreement       share of pictures with one answer over the exact elements of the group
     turn_agreement        share of pictures with one answer over all the angles
     """
@@ -60,6 +65,7 @@ def examine(
             "accuracy": accuracy_by_view(turned, pictures.labels),
         },
         "orbit_accuracy": accuracy_by_view(moved, pictures.labels),
+        "orbit_scores": scores_by_view(moved, pictures.labels),
         "orbit_agreement": agreement(moved),
         "turn_agreement": agreement(turned),
     }

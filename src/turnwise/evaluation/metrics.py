@@ -83,6 +83,15 @@ def classification_scores(
     }
 
 
+def scores_by_view(
+    probabilities: Float[Tensor, "view picture class"], labels: Labels
+) -> dict[str, dict[str, float]]:
+    """The mean and the least of each score over several views of the same pictures."""
+    values = [_point_values(*_checked(view, labels)) for view in probabilities]
+    of = {name: [value[name] for value in values] for name in values[0]}
+    return {name: {"mean": sum(v) / len(v), "least": min(v)} for name, v in of.items()}
+
+
 def per_class_scores(
     probabilities: Probabilities, labels: Labels, classes: Sequence[str]
 ) -> list[ClassScore]:
