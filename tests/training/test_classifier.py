@@ -51,3 +51,19 @@ def test_no_clipping_where_none_is_asked_for(monkeypatch):
     before = module.model.head.weight.grad.clone()
     module.configure_gradient_clipping(torch.optim.SGD(module.parameters()))
     assert torch.equal(module.model.head.weight.grad, before)
+
+
+def test_validation_measures_the_model_itself_and_not_what_was_compiled(monkeypatch):
+    """What is compiled here always answers 0; training sees it, validation does not."""
+    recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
+    model = create_model("vit", width=16, heads=2, depth=1)
+    module = Classifier(model, recipe, 10)
+    monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
+    images = torch.rand(8, 1, 28, 28)
+    labels = model(model.preprocess(images)).argmax(-1)
+    zeros = torch.zeros(8, 10, requires_grad=True)
+    monkeypatch.setattr(model, "_compiled_call_impl", lambda pictures: zeros)
+    module.validation_step((images, labels), 0)
+    assert module.val_accuracy.compute() == 1.0
+    loss = module.training_step((images, labels), 0)
+    torch.testing.assert_close(loss, torch.tensor(10.0).log())

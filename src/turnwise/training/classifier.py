@@ -35,8 +35,13 @@ class Classifier(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """The model as it will be kept, without compilation.
+
+        (Recorded as CUDA graphs, it was measured to answer from stale values once weights are
+        averaged: 84 % for a model that has 97 %.)
+        """
         images, labels = batch
-        logits = self(images)
+        logits = self.model.forward(self.model.preprocess(images))  # type: ignore[operator]
         self.val_loss.update(F.cross_entropy(logits, labels), len(labels))
         self.val_accuracy.update(logits, labels)
         self.log("val_loss", self.val_loss, prog_bar=True)
