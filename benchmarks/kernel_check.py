@@ -4,15 +4,17 @@
 
 For every form, group and precision: the relative error of the output and of every gradient, whether
 two runs give the same bits, and that empty memory, which is filled with NaN here, is overwritten.
-Exit status 0 if all hold; the record goes to benchmarks/kernel_check.jsonl.  The counterpart on the
-CPU is tests/attention (in Triton's interpreter, where it is installed).
+Exit status 0 if all hold; a record of each form goes to benchmarks/kernel_check.jsonl.  The
+counterpart on the CPU is tests/attention (in Triton's interpreter, where it is installed).
 """
 
+import argparse
 import multiprocessing
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -92,23 +94,49 @@ def one(task: tuple[int, torch.dtype]) -> tuple[dict[str, float], bool]:
 
 
 def main() -> int:
-    tasks = [(number, kind) for number in range(len(FORMS)) for kind in LIMITS]
-    rows, results, fine = [], [], True
+    """One record for each form, as soon as it is known: what a time limit cuts off is the rest."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--forms", type=int, nargs="+", default=list(range(len(FORMS))), help="by their numbers"
+    )
+    forms = parser.parse_args().forms
+    tasks = [(number, kind) for number in forms for kind in LIMITS]
+    rows, fine = [], True
     context = multiprocessing.get_context("spawn")  # side by side: compiling is most of the time
     with ProcessPoolExecutor(min(12, os.cpu_count() or 1), context) as pool:
-        for (number, kind), (errors, same) in zip(tasks, pool.map(one, tasks), strict=True):
-            form, worst = FORMS[number], max(errors, key=errors.__getitem__)
-            holds = same and errors[worst] <= LIMITS[kind]
+        answers = pool.map(one, tasks)
+        for number in forms:
+            results = [outcome_of(number, kind, *next(answers)) for kind in LIMITS]
+            holds = all(result["holds"] for result in results)
             fine &= holds
-            words = f"{form[0]} {form[1]} {form[2]}{' lifting' if form[-1] else ''}"
-            results.append({"form": words, "type": str(kind), "errors": errors, "same_bits": same})
-            rows.append([words, str(kind)[6:], format_error(errors[worst]), worst,
-                         "yes" if same else "NO", "holds" if holds else "FAILS"])  # fmt: skip
-            print("  ".join(rows[-1]), flush=True)
+            rows += [row_of(result) for result in results]
+            print("\n".join("  ".join(row) for row in rows[-len(results) :]), flush=True)
+            command = f"python benchmarks/kernel_check.py --forms {number}"
+            figures = {"holds": holds, "results": results}
+            append_record(HERE / "kernel_check.jsonl", command, figures)
     print(text_table(["form", "type", "largest error", "of", "same bits", ""], rows))
-    command = "python benchmarks/kernel_check.py"
-    append_record(HERE / "kernel_check.jsonl", command, {"holds": fine, "results": results})
     return 0 if fine else 1
+
+
+def outcome_of(
+    number: int, kind: torch.dtype, errors: dict[str, float], same: bool
+) -> dict[str, Any]:
+    """What one form came to in one precision, ready for JSON."""
+    group, queries, neighbourhood, *_, lifting = FORMS[number]
+    words = f"{group} {queries} {neighbourhood}{' lifting' if lifting else ''}"
+    holds = same and max(errors.values()) <= LIMITS[kind]
+    return {"form": words, "type": str(kind)[6:], "errors": errors, "same_bits": same,
+            "holds": holds}  # fmt: skip
+
+
+def row_of(result: dict[str, Any]) -> list[str]:
+    errors = result["errors"]
+    worst = max(errors, key=errors.__getitem__)
+    return [result["form"], result["type"], format_error(errors[worst]), worst,
+            "yes" if result["same_bits"] else "NO",
+            "holds" if result["holds"] else "FAILS"]  # fmt: skip
 
 
 if __name__ == "__main__":
