@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from turnwise.checks import InputError
 from turnwise.evaluation.exported import FileModel
+from turnwise.evaluation.precision import all_bits
 from turnwise.evaluation.predictions import device_of
 
 PRECISIONS = {
@@ -38,6 +39,7 @@ class Answerer:
     chunk: int
 
     @torch.no_grad()
+    @all_bits()
     def __call__(self, images: Images, move: Move | None = None) -> Scores:
         """The scores in float64, on the CPU, of the pictures after `move`."""
         batch = self.model.batch if isinstance(self.model, FileModel) else None

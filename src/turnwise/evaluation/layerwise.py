@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from turnwise.evaluation.answers import Answerer
 from turnwise.evaluation.exported import FileModel, See
+from turnwise.evaluation.precision import all_bits
 from turnwise.evaluation.readings import reading_error, readings
 from turnwise.groups import PlanarGroup, act_on_image
 
@@ -106,6 +107,7 @@ class Watch:
 
 
 @torch.no_grad()
+@all_bits()
 def trace_layers(
     answer: Answerer, group: PlanarGroup, images: Float[Tensor, "batch channel row col"]
 ) -> tuple[LayerCheck, ...]:

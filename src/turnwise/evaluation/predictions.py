@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from turnwise.data import Pictures
 from turnwise.data.batches import EvaluationBatches
+from turnwise.evaluation.precision import all_bits
 from turnwise.geometry.warps import turn_image
 from turnwise.groups import PlanarGroup, act_on_image
 
@@ -22,6 +23,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 @torch.no_grad()
+@all_bits()
 def predict_probabilities(
     model: nn.Module, pictures: Pictures, *, batch_size: int = 256, move: Move | None = None
 ) -> Float[Tensor, "picture class"]:

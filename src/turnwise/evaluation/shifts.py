@@ -25,6 +25,7 @@ from tqdm import tqdm
 from turnwise.checks import InputError, require, require_known
 from turnwise.data import Pictures
 from turnwise.data.batches import EvaluationBatches
+from turnwise.evaluation.precision import all_bits
 from turnwise.evaluation.predictions import device_of
 from turnwise.files import write_whole
 
@@ -110,6 +111,7 @@ def movable(
 
 
 @torch.no_grad()
+@all_bits()
 def predict_shifted(
     model: nn.Module,
     pictures: Pictures,
