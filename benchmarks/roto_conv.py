@@ -1,13 +1,17 @@
 """RotoConv, all algorithms side by side, and whole models beside their plain twins.
 
     python benchmarks/roto_conv.py                                    on this machine's CPU
-    python benchmarks/roto_conv.py --device cuda --precision bf16 --compiled --batch 96
+    python benchmarks/roto_conv.py --device cuda --compiled --precision bf16 --batch 96
+    python benchmarks/roto_conv.py --device cuda --compiled --precision bf16 --batch 96 \\
+        --no-layers --geometries even --kinds plain published auto oriented
 
-For each convolution of a Roto-MetaFormer (by geometry) and for each model: seconds of the forward
-pass and of the whole step (for models with the optimiser's part), for the plain one, the published
-form ("legacy" by copies, as published) and each algorithm of the aligned form, all in one process,
-in turns, the best of --repeats.  Ratios are to the plain one.  On a CPU that others use, too,
---clock cpu with one thread counts the seconds that the processor worked.  Records go to
+For each convolution of a Roto-MetaFormer (by geometry) and for each model: seconds of a forward
+pass without gradients and of a whole training step (for models with the optimiser's part), for the
+plain one, the published form ("legacy" by copies, as published), each algorithm of the aligned form
+and, for models, a first stage on the group ("oriented"), all in one process, in turns, the best of
+--repeats, each --steps in a row.  Ratios are to the plain one.  On a CPU that others use, too,
+--clock cpu with one thread counts the seconds that the processor worked.  --compiled allows no
+break in a graph.  --narrow makes small networks, only to see that all runs.  Records go to
 benchmarks/roto_conv.jsonl.
 """
 
@@ -15,7 +19,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,6 @@ from turnwise.models import create_model
 from turnwise.models.convolutions import size_after
 from turnwise.models.metaformer import DESIGNS, GEOMETRIES
 from turnwise.reports.records import append_record
-from turnwise.reports.tables import text_table
 
 HERE = Path(__file__).parent
 PUBLISHED = {"reduce": "legacy", "algorithm": "copies"}
@@ -40,7 +43,11 @@ KINDS = {
     "bank": {"algorithm": "bank"},
     "fourier": {"algorithm": "fourier"},
     "auto": {"algorithm": "auto"},
+    "oriented": {"oriented": 1},
 }
+LINE = "{:<25} {:<9} {:<9} {:>10} {:>9} {:>9} {:>7}"
+NARROW = {"widths": [8, 16, 24, 24], "depths": [1, 1, 1, 1]}
+Works = dict[str, Callable[[], None]]
 PRECISIONS = {"32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -56,20 +63,26 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--group", default="D4")
     parser.add_argument("--precision", default="32", choices=PRECISIONS)
-    parser.add_argument("--compiled", action="store_true", help="by torch.compile")
+    parser.add_argument("--compiled", action="store_true", help="by torch.compile, in one graph")
+    parser.add_argument("--cuda-graphs", action="store_true", help="recorded, with --compiled")
     parser.add_argument("--layers", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--narrow", action="store_true", help="not a measurement: a check")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, help="in a row; by default 1, on CUDA 20")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", default="wall", choices=["wall", "cpu"])
     parser.add_argument("--records", type=Path, default=HERE / "roto_conv.jsonl")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.steps = args.steps or (20 if args.device == "cuda" else 1)
+    return args
 
 
-def layer_shapes(geometry: str, size: int) -> list[tuple[int, int, Stage, int]]:
+def layer_shapes(geometry: str, size: int, narrow: bool) -> list[tuple[int, int, Stage, int]]:
     """(in_width, width, stage, size) of the four convolutions of the small models."""
     first, later = GEOMETRIES[geometry]
     shapes, old = [], 3
-    for number, width in enumerate(DESIGNS["metaformer_s12_pppa"].widths):
+    widths = NARROW["widths"] if narrow else DESIGNS["metaformer_s12_pppa"].widths
+    for number, width in enumerate(widths):
         stage = later if number else first
         shapes.append((old, width, stage, size))
         size, old = size_after(size, stage), width
@@ -84,58 +97,68 @@ def make_layer(kind: str, shape: tuple[int, int, Stage, int], group: str) -> nn.
     return RotoConv(group, in_width, width, stage, remainder=remainder_of(size, stage), **options)
 
 
-def layer_step(layer: nn.Module, maps: torch.Tensor, args: argparse.Namespace) -> Callable[[], Any]:
-    """Forward and backward of a layer, with the gradient of its input unless that is a picture."""
-    layer = layer.to(args.device)
+def compiled(module: nn.Module, args: argparse.Namespace) -> nn.Module:
+    """Moved, and compiled in place if that is asked for."""
+    module = module.to(args.device)
     if args.compiled:
-        layer.compile()
-    kind = PRECISIONS[args.precision]
+        module.compile(fullgraph=True, mode="reduce-overhead" if args.cuda_graphs else None)
+    return module
 
-    def step() -> tuple[float, float]:
-        start = now(args)
-        with torch.autocast(args.device, dtype=kind, enabled=kind is not None):
+
+def autocast(args: argparse.Namespace) -> torch.autocast:
+    kind = PRECISIONS[args.precision]
+    return torch.autocast(args.device, dtype=kind, enabled=kind is not None)
+
+
+def layer_works(layer: nn.Module, maps: torch.Tensor, args: argparse.Namespace) -> Works:
+    """A forward pass; and forward and backward, to the input unless that is a picture."""
+    layer = compiled(layer, args)
+
+    def forward() -> None:
+        with torch.no_grad(), autocast(args):
+            layer(maps)
+
+    def step() -> None:
+        with autocast(args):
             out = layer(maps)
-        middle = now(args)
         out.backward(torch.ones_like(out))
-        end = now(args)
         layer.zero_grad()
         maps.grad = None
-        return middle - start, end - start
 
-    return step
+    return {"forward": forward, "step": step}
 
 
 def make_model(kind: str, name: str, geometry: str, args: argparse.Namespace) -> nn.Module:
     options = KINDS[kind]
-    by_geometry = {} if name.startswith("resnet") else {"geometry": geometry}
+    shape: dict[str, Any] = {} if name.startswith("resnet") else {"geometry": geometry}
+    if args.narrow:
+        shape |= NARROW | ({} if name.startswith("resnet") else {"head_width": 4})
     return create_model(
         name if options is None else f"roto_{name}",
         args.group, num_classes=7, in_chans=3, image_size=args.size,
-        **(options or {}), **by_geometry,
+        **(options or {}), **shape,
     )  # fmt: skip
 
 
-def model_step(model: nn.Module, args: argparse.Namespace) -> Callable[[], Any]:
-    """A training step; the forward pass is timed by itself."""
-    model = model.to(args.device)
+def model_works(model: nn.Module, args: argparse.Namespace) -> Works:
+    """A forward pass, and a training step."""
+    model = compiled(model, args)
     images = torch.rand(args.batch, 3, args.size, args.size, device=args.device)
     labels = torch.randint(0, 7, (args.batch,), device=args.device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=args.device == "cuda")
-    if args.compiled:
-        model.compile()
-    kind = PRECISIONS[args.precision]
 
-    def step() -> tuple[float, float]:
-        start = now(args)
-        with torch.autocast(args.device, dtype=kind, enabled=kind is not None):
-            loss = F.cross_entropy(model(model.preprocess(images)), labels)
-        middle = now(args)
+    def forward() -> None:
+        with torch.no_grad(), autocast(args):
+            model(model.preprocess(images))  # type: ignore[operator]
+
+    def step() -> None:
+        with autocast(args):
+            loss = F.cross_entropy(model(model.preprocess(images)), labels)  # type: ignore[operator]
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()
-        return middle - start, now(args) - start
 
-    return step
+    return {"forward": forward, "step": step}
 
 
 def now(args: argparse.Namespace) -> float:
@@ -144,67 +167,80 @@ def now(args: argparse.Namespace) -> float:
     return time.process_time() if args.clock == "cpu" else time.perf_counter()
 
 
-def in_turns(steps: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str, float]]:
+def seconds(work: Callable[[], None], args: argparse.Namespace) -> float:
+    """Of one call, of several in a row: the device is never waited for in between."""
+    start = now(args)
+    for _ in range(args.steps):
+        work()
+    return (now(args) - start) / args.steps
+
+
+def in_turns(kinds: dict[str, Works], args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """The best times of each, taken in turns, so that a busy machine is unfair to none."""
-    times: dict[str, list[tuple[float, float]]] = {kind: [] for kind in steps}
-    for turn in range(2 + repeats):
-        for kind, step in steps.items():
-            taken = step()
-            if turn >= 2:  # the first two warm up, and compile
-                times[kind].append(taken)
-    return {
-        kind: dict(zip(("forward", "step"), map(min, zip(*pairs, strict=True)), strict=True))
-        for kind, pairs in times.items()
-    }
+    found: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
+    for what in ("step", "forward"):
+        for works in kinds.values():
+            for _ in range(3):  # to warm up, and compile
+                works[what]()
+        for _ in range(args.repeats):
+            for kind, works in kinds.items():
+                taken = seconds(works[what], args)
+                found[kind][what] = min(taken, found[kind].get(what, taken))
+    return found
 
 
 def measure_layer(geometry: str, shape: Any, args: argparse.Namespace) -> dict[str, Any]:
     in_width, width, stage, size = shape
+    torch.compiler.reset()  # or graphs of earlier cases count against the limit of one function
     maps = torch.randn(args.batch, in_width, size, size, device=args.device)
     maps.requires_grad_(in_width > 3)
-    steps = {
-        kind: layer_step(make_layer(kind, shape, args.group), maps, args) for kind in args.kinds
-    }
+    kinds = [kind for kind in args.kinds if kind != "oriented"]
+    works = {kind: layer_works(make_layer(kind, shape, args.group), maps, args) for kind in kinds}
     case = f"{in_width}→{width} {'/'.join(map(str, stage))} @{size}"
-    return {"case": case, "geometry": geometry, "times": in_turns(steps, args.repeats)}
+    return {"case": case, "geometry": geometry, "times": in_turns(works, args)}
 
 
 def measure_model(name: str, geometry: str, args: argparse.Namespace) -> dict[str, Any]:
-    steps = {kind: model_step(make_model(kind, name, geometry, args), args) for kind in args.kinds}
-    case = f"{name} @{args.size}"
-    return {"case": case, "geometry": geometry, "times": in_turns(steps, args.repeats)}
+    torch.compiler.reset()
+    works = {kind: model_works(make_model(kind, name, geometry, args), args) for kind in args.kinds}
+    return {"case": f"{name} @{args.size}", "geometry": geometry, "times": in_turns(works, args)}
 
 
-def rows(result: dict[str, Any]) -> list[list[str]]:
+def lines(result: dict[str, Any]) -> list[str]:
+    """What was measured, and its ratios to the plain one if that was asked for."""
     plain = result["times"].get("plain")
     return [
-        [
+        LINE.format(
             result["case"], result["geometry"], kind,
-            *(f"{1000 * taken[key]:.1f}" for key in ("forward", "step")),
+            *(f"{1000 * taken[key]:.2f}" for key in ("forward", "step")),
             *(f"{taken[key] / plain[key]:.2f}" if plain else "" for key in ("forward", "step")),
-        ]
+        )
         for kind, taken in result["times"].items()
     ]  # fmt: skip
+
+
+def measurements(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for geometry in args.geometries:
+        shapes = layer_shapes(geometry, args.size, args.narrow) if args.layers else []
+        yield from (measure_layer(geometry, shape, args) for shape in shapes)
+        yield from (measure_model(name, geometry, args) for name in args.models)
 
 
 def main() -> None:
     args = arguments()
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)
+    print(LINE.format("case", "geometry", "kind", "forward ms", "step ms", "× forward", "× step"))
     results = list[dict[str, Any]]()
-    for geometry in args.geometries:
-        for shape in layer_shapes(geometry, args.size) if args.layers else ():
-            results.append(measure_layer(geometry, shape, args))
-            print(*(" ".join(row) for row in rows(results[-1])), sep="\n", flush=True)
-        for name in args.models:
-            results.append(measure_model(name, geometry, args))
-            print(*(" ".join(row) for row in rows(results[-1])), sep="\n", flush=True)
-    headers = ["case", "geometry", "kind", "forward ms", "step ms", "× forward", "× step"]
-    print(text_table(headers, [row for result in results for row in rows(result)]))
+    for result in measurements(args):
+        results.append(result)
+        print(*lines(result), sep="\n", flush=True)
     command = shlex.join(["python", "benchmarks/roto_conv.py", *sys.argv[1:]])
-    keys = ("device", "batch", "group", "precision", "compiled", "repeats", "threads", "clock")
+    keys = ("device", "batch", "group", "precision", "compiled", "cuda_graphs", "repeats", "steps",
+            "threads", "clock")  # fmt: skip
     shared = {key: getattr(args, key) for key in keys}
-    append_record(args.records, command, {**shared, "results": results})
+    if not args.narrow:
+        append_record(args.records, command, {**shared, "results": results})
 
 
 if __name__ == "__main__":

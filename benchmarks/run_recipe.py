@@ -3,7 +3,8 @@
     python benchmarks/run_recipe.py recipes/rotmnist_orbit_vit_c4.yaml --seeds 0 1 2
 
 Each seed is trained, selected on validation and tested once, by the commands `turnwise train` and
-`turnwise test`; the record in benchmarks/recipes.jsonl holds every seed and their mean.
+`turnwise test`; the record in benchmarks/recipes.jsonl holds every seed and their mean.  On other
+data (data.name=dermamnist_c) runs and record are kept beside those on the recipe's own.
 """
 
 import argparse
@@ -15,8 +16,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from turnwise.checks import InputError
 from turnwise.evaluation import examine_run
+from turnwise.models import load
 from turnwise.reports.records import append_record
+from turnwise.training.recipe import Recipe, read_recipe
 
 HERE = Path(__file__).parent
 
@@ -35,8 +39,14 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def training(args: argparse.Namespace, seed: int) -> tuple[Path, list[str]]:
-    run = args.output / args.recipe.stem / f"seed_{seed}"
+def title(args: argparse.Namespace, recipe: Recipe) -> str:
+    """The recipe's name, and the data's where they are not its own."""
+    own = read_recipe(args.recipe).data.name
+    return args.recipe.stem + (f"-{recipe.data.name}" if recipe.data.name != own else "")
+
+
+def training(args: argparse.Namespace, name: str, seed: int) -> tuple[Path, list[str]]:
+    run = args.output / name / f"seed_{seed}"
     words = [str(args.recipe), *args.settings, f"seed={seed}", "--output", str(run)]
     return run, [sys.executable, "-m", "turnwise", "train", *words]
 
@@ -60,12 +70,18 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
         "epochs": len(rows),
         "times_examined": result["times_examined"],
         "provenance": result["provenance"],
+        "weights": sum(p.numel() for p in load(run).parameters()),
     }
 
 
 def main() -> None:
     args = arguments()
-    runs = [training(args, seed) for seed in args.seeds]
+    try:
+        recipe = read_recipe(args.recipe, args.settings)
+    except InputError as error:
+        sys.exit(str(error))
+    name = title(args, recipe)
+    runs = [training(args, name, seed) for seed in args.seeds]
     if args.parallel:
         processes = [subprocess.Popen(command) for _, command in runs]
         failed = [process.returncode for process in processes if process.wait()]
@@ -79,11 +95,14 @@ def main() -> None:
     }
     accuracy = [figures["test_accuracy"] for figures in seeds.values()]
     spread = stdev(accuracy) if len(accuracy) > 1 else None
-    summary = {"recipe": args.recipe.stem, "mean": mean(accuracy), "spread": spread, "seeds": seeds}
+    summary = {
+        "recipe": args.recipe.stem, "data": recipe.data.name,
+        "mean": mean(accuracy), "spread": spread, "seeds": seeds,
+    }  # fmt: skip
     command = shlex.join(["python", "benchmarks/run_recipe.py", *sys.argv[1:]])
     append_record(args.records, command, summary | {"parallel": args.parallel})
     figures = f"{mean(accuracy):.4f} ± {spread or 0:.4f} over {len(accuracy)} seeds"
-    print(f"{args.recipe.stem}: test accuracy {figures}")
+    print(f"{name}: test accuracy {figures}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import attention_tables
+import roto_tables
 from gsa_tables import ERRORS, accuracies, percent
 
 from turnwise.groups import PlanarGroup
@@ -36,7 +39,7 @@ def row(record: Record) -> list[str]:
     turned = all(seed.get("angles", ANGLES) == ANGLES for seed in seeds)
 
     return [
-        f"[{figures['recipe']}]({recipe})",
+        f"[{figures['recipe']}]({recipe}){elsewhere(record)}",
         over_seeds("test_accuracy"),
         over_seeds("worst_angle") if turned else "–",
         f"{over_seeds('orbit_agreement')} ({exact})" if exact.order > 1 else "–",
@@ -45,15 +48,43 @@ def row(record: Record) -> list[str]:
     ]
 
 
+def own_data(figures: dict[str, Any]) -> str:
+    return read_recipe(HERE.parent / "recipes" / f"{figures['recipe']}.yaml").data.name
+
+
+def elsewhere(record: Record) -> str:
+    """On which data the recipe was run, where they are not its own."""
+    data = record["figures"].get("data")
+    return f" on {data}" if data and data != own_data(record["figures"]) else ""
+
+
+def latest() -> dict[str, Record]:
+    """The last record of every recipe, and of every recipe on other data than its own."""
+    records = read_records(HERE / "recipes.jsonl")
+    return {record["figures"]["recipe"] + elsewhere(record): record for record in records}
+
+
 def latest_by_recipe() -> dict[str, Record]:
-    return {r["figures"]["recipe"]: r for r in read_records(HERE / "recipes.jsonl")}
+    return {name: record for name, record in latest().items() if not elsewhere(record)}
+
+
+def roto_runs() -> list[roto_tables.Run]:
+    stems = [(record["figures"]["recipe"], record) for record in latest().values()]
+    return [
+        (stem, read_recipe(HERE.parent / "recipes" / f"{stem}.yaml"), record)
+        for stem, record in stems
+    ]
+
+
+def roto_speed(device: str) -> str:
+    return roto_tables.speed(read_records(HERE / "roto_conv.jsonl"), device)
 
 
 def results() -> str:
     """What was trained from three seeds or more; single runs are in the page of their model."""
     worst, same = f"at the worst of {ANGLES} angles", f"same answer at {ANGLES} angles"
     headers = ["recipe", "test accuracy", worst, "same answer over the group", same, "seeds"]
-    claims = [r for r in latest_by_recipe().values() if len(r["figures"]["seeds"]) >= SEEDS]
+    claims = [r for r in latest().values() if len(r["figures"]["seeds"]) >= SEEDS]
     return markdown_table(headers, [row(record) for record in claims])
 
 
@@ -65,6 +96,13 @@ def published_error(name: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "accuracies": lambda: accuracies(latest_by_recipe()),
+    "attention_costs": lambda: attention_tables.costs(read_records(HERE / "group_attention.jsonl")),
+    "kernel_errors": lambda: attention_tables.kernel_errors(
+        read_records(HERE / "kernel_check.jsonl")
+    ),
+    "roto_scores": lambda: roto_tables.scores(roto_runs()),
+    "roto_speed_cpu": partial(roto_speed, "cpu"),
+    "roto_speed_cuda": partial(roto_speed, "cuda"),
     **{name: partial(published_error, name) for name in ERRORS},
 }
 

@@ -80,6 +80,19 @@ def test_accuracy_over_a_group_with_mirrors_by_hand(spots):
     assert sum(mirrored) == pytest.approx(1)
 
 
+def test_all_scores_over_the_orbit(spots):
+    """Every element is scored as the upright pictures are, which are one of them."""
+    figures = figures_of(BrightestQuadrant(), spots, group="D4")
+    orbit = figures["orbit_scores"]
+    assert orbit.keys() == figures["scores"].keys()
+    accuracy = figures["orbit_accuracy"]
+    assert orbit["accuracy"]["least"] == pytest.approx(min(accuracy))
+    assert orbit["accuracy"]["mean"] == pytest.approx(sum(accuracy) / 8)
+    for name, score in orbit.items():
+        assert score["least"] < score["mean"]
+        assert score["least"] <= figures["scores"][name]["value"] + 1e-6
+
+
 def test_classes_by_hand(spots):
     """Labels against spots: what is counted, found and missed in every class."""
     figures = figures_of(BrightestQuadrant(), spots)

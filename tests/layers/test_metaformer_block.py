@@ -5,11 +5,12 @@ import torch
 from torch import nn
 
 from turnwise.checks import InputError
-from turnwise.groups import act_on_image, equivariance_errors
-from turnwise.layers.metaformer_block import ChannelNorm, MetaFormerBlock, picture_norm
+from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
+from turnwise.layers.group_conv import field_to_maps, maps_to_field
+from turnwise.layers.metaformer_block import ChannelNorm, MetaFormerBlock, PictureNorm
 from turnwise.layers.mixers import AttentionMixer, PoolMixer
 
-NORMS = {"picture": picture_norm, "channel": ChannelNorm}
+NORMS = {"picture": PictureNorm, "channel": ChannelNorm}
 
 
 def maps(rows=4, cols=4):
@@ -77,7 +78,7 @@ def test_definition_of_norms(norm):
 
 def test_the_two_norms_differ():
     x = maps()
-    assert (picture_norm(8).double()(x) - ChannelNorm(8).double()(x)).abs().max() > 0.1
+    assert (PictureNorm(8).double()(x) - ChannelNorm(8).double()(x)).abs().max() > 0.1
 
 
 def test_it_starts_as_almost_nothing():
@@ -97,3 +98,56 @@ def test_dropped_paths_leave_whole_pictures_out():
 def test_an_unknown_norm_is_refused():
     with pytest.raises(InputError, match="unknown norm 'batch'"):
         MetaFormerBlock(8, PoolMixer(), norm="batch")
+
+
+def act_on_maps(group, g, x):
+    """An element turns oriented maps and renames their poses."""
+    field = maps_to_field(x, PlanarGroup.named(group).order)
+    return field_to_maps(act_on_field(group, g, field))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("group", ["D4", "C4", "D1"])
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3)])
+def test_law_of_oriented_maps(norm, group, shape):
+    layer, x = block(norm, oriented=group), maps(*shape)
+    errors = equivariance_errors(layer, group, x, act_in=act_on_maps, act_out=act_on_maps)
+    assert max(errors) < 1e-12
+    assert (layer(x) - x).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_control_a_block_that_knows_no_poses_mixes_them_up(norm):
+    errors = equivariance_errors(block(norm), "D4", maps(), act_in=act_on_maps, act_out=act_on_maps)
+    assert min(errors[1:]) > 0.1
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_definition_of_oriented_maps(norm):
+    """The plain block, with scales, affine maps and perceptron repeated by hand for every pose."""
+    group = PlanarGroup.named("C4")
+    layer, x = block(norm, oriented=group), maps(3, 4)
+    plain, state = block(norm), dict[str, torch.Tensor]()
+    for key, value in layer.state_dict().items():
+        if value.ndim == 1:
+            state[key] = value.repeat(4)
+        elif key.endswith("weight"):  # (o, i, n, 1) to (g o, m i, 1, 1)
+            width, in_width = value.shape[:2]
+            wide = torch.zeros(4 * width, 4 * in_width, 1, 1, dtype=torch.float64)
+            for g in range(4):
+                for m in range(4):
+                    n = group.compose(group.invert(g), m)
+                    rows = slice(g * width, (g + 1) * width)
+                    wide[rows, m * in_width : (m + 1) * in_width] = value[:, :, n, :, None]
+            state[key] = wide
+    plain.load_state_dict(state)
+    torch.testing.assert_close(layer(x), plain(x))
+
+
+def test_an_oriented_block_has_a_share_of_the_weights():
+    def count(layer):
+        return sum(p.numel() for p in layer.parameters())
+
+    assert 8 * count(block(oriented="D4")) == count(block())
+    with pytest.raises(InputError, match="split it over 8 poses"):
+        MetaFormerBlock(12, PoolMixer(), oriented="D4")

@@ -1,6 +1,8 @@
 """RotoConv turns with the picture, exactly; the published form is invariant and folds it."""
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -267,3 +269,22 @@ def test_auto_takes_the_products_and_one_convolution_where_nothing_turns():
     assert made(Stage(2, 2), 8, "C1").chosen(x) == "bank"
     assert made(Stage(2, 2), 8, algorithm="copies").chosen(x) == "copies"
     assert "D4, reduce='max', algorithm='auto'" in str(made(Stage(2, 2), 8))
+
+
+ONE_GRAPH = """
+import torch
+from turnwise.geometry.sizes import Stage
+from turnwise.layers.roto_conv import RotoConv
+for algorithm in ("copies", "bank", "fourier"):
+    for reduce in ("max", "legacy"):
+        torch.compiler.reset()
+        layer = RotoConv("D4", 3, 4, Stage(4, 2, 1), reduce=reduce, algorithm=algorithm)
+        maps = torch.rand(2, 3, 8, 8)
+        compiled = torch.compile(layer, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(maps), layer(maps))
+"""
+
+
+def test_it_compiles_in_one_graph():
+    """In a process of its own: the run-time type checks of the tests would break the graph."""
+    subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)

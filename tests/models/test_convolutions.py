@@ -56,6 +56,18 @@ def test_the_stage_as_made_samples_symmetrically():
     assert ConvMaker(D4, roto=False).sampling(stage, 128) == stage
 
 
+@pytest.mark.parametrize("oriented", [(False, True), (True, True), (True, False)])
+def test_oriented_maps_have_the_width_that_was_asked_for(oriented):
+    """All poses together; a window sees what the published one leaves unseen on one side."""
+    maker = ConvMaker(D4, roto=True)
+    conv = maker.conv(16, 24, Stage(3, 2, 1), 8, oriented=oriented)
+    x = torch.randn(2, 16, 8, 8)
+    assert conv(x).shape == (2, 24, 4, 4)
+    norm = maker.batch_norm(24, oriented[1])
+    assert norm(conv(x)).shape == (2, 24, 4, 4)
+    assert sum(p.numel() for p in norm.parameters()) == 2 * (3 if oriented[1] else 24)
+
+
 def test_promises():
     assert ConvMaker(D4, roto=True).promise == D4
     assert ConvMaker(D4, roto=False).promise.name == "C1"

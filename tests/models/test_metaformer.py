@@ -1,5 +1,8 @@
 """Roto-MetaFormers turn with the picture at every size; their plain twins do not."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -238,3 +241,111 @@ def test_names():
     assert len(list_models("poolformer_*")) == 5
     assert len(list_models("metaformer_*")) == 3
     assert len(list_models("roto_*former_*")) == 8
+
+
+ORIENTED = {"widths": (8, 16, 24, 24)}
+
+
+@pytest.mark.parametrize("oriented", [1, 2, 3])
+@pytest.mark.parametrize(("geometry", "size"), [("published", 28), ("even", 32), ("patch", 32)])
+def test_law_where_poses_are_kept(oriented, geometry, size):
+    model = small(size=size, geometry=geometry, oriented=oriented, **ORIENTED)
+    x = pictures(size)
+    assert max(equivariance_errors(model, "D4", x)) < 1e-12
+    assert max(equivariance_errors(model.forward_features, "D4", x, act_out=act_on_image)) < 1e-12
+    assert max(equivariance_errors(model.train(), "D4", x)) < 1e-12
+
+
+def test_law_of_other_groups_where_poses_are_kept():
+    model = small("roto_poolformer_s12", group="C4", oriented=2, **ORIENTED)
+    assert equivariance_error(model, "C4", pictures(32, 64)) < 1e-12
+    assert equivariance_error(model, "D4", pictures()) > 1e-4
+
+
+def test_control_the_poses_must_be_renamed():
+    """The same weights, in a lift that shows all poses the picture from one side."""
+    model, x = small(oriented=1, **ORIENTED), pictures()
+    assert equivariance_error(model, "D4", x) < 1e-12
+    model.embeddings[0].filters.source[64:] = model.embeddings[0].filters.source[:64].repeat(7)
+    assert equivariance_error(model, "D4", x) > 0.01
+
+
+def one_patch_turned(size=32):
+    """A picture, and the same with one of its 4 × 4 patches turned by itself."""
+    x = torch.rand(1, 3, size, size, dtype=torch.float64)
+    turned = x.clone()
+    turned[..., 8:12, 8:12] = act_on_image("D4", 1, x[..., 8:12, 8:12])
+    return x, turned
+
+
+@torch.no_grad()
+def test_witness_a_patch_turned_by_itself_is_seen_only_where_poses_are_kept():
+    before, after = one_patch_turned()
+    changes = {}
+    for oriented in (0, 1):
+        model = small(geometry="patch", oriented=oriented, **ORIENTED)
+        y = model(before)
+        changes[oriented] = float((model(after) - y).abs().max() / y.std())
+    assert changes[0] < 1e-12
+    assert changes[1] > 1e-4
+
+
+def test_definition_where_poses_are_kept():
+    """Lift, a block and a convolution on the group, the greatest pose; then as without poses."""
+    model, x = small(oriented=1, geometry="even", **ORIENTED), pictures(32, 64)
+    lift, fold = model.embeddings[0], model.embeddings[1]
+    kernels = lift.weight.unflatten(-1, (8, 8))
+    poses = [
+        nn.functional.conv2d(x, act_on_image("D4", g, kernels), lift.bias, 4, 2) for g in range(8)
+    ]
+    maps = model.stages[0](torch.cat(poses, dim=1))
+    answers = nn.functional.conv2d(maps, fold[0].filters.group(fold[0].weight), None, 2, 1)
+    maps = answers.unflatten(1, (8, -1)).amax(1) + fold[0].bias[:, None, None]
+    for number in (1, 2, 3):
+        maps = maps if number == 1 else model.embeddings[number](maps)
+        maps = model.stages[number](maps)
+    mean = model.norm(maps).mean(dim=(2, 3))
+    torch.testing.assert_close(model(x), mean @ model.head.weight.T + model.head.bias)
+
+
+@pytest.mark.parametrize(("oriented", "weights"), [(0, 14_997_767), (1, 14_928_383)])
+def test_weights_where_poses_are_kept(oriented, weights):
+    """The same width of the first stage, |G| times fewer weights there: half a per cent of all."""
+    model = create_model(
+        "roto_metaformer_s12_pppa", "D4", num_classes=7, in_chans=3, image_size=128,
+        geometry="even", oriented=oriented,
+    )  # fmt: skip
+    assert sum(p.numel() for p in model.parameters()) == weights
+    assert model.embeddings[0](torch.rand(1, 3, 128, 128)).shape == (1, 64, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("metaformer_s12_pppa", {"oriented": 1}, "oriented = 1 .* use the roto_ twin"),
+        ("roto_metaformer_s12_pppa", {"oriented": 4}, "oriented = 4 must be from 0 to 3"),
+        ("roto_metaformer_s12_pppa", {"oriented": 1}, "width = 12 .* 8 poses"),
+        ("roto_metaformer_s12_ppaa", {"oriented": 3}, "'ppa', but attention mixes them"),
+    ],
+)
+def test_stages_that_cannot_keep_poses(name, options, said):
+    with pytest.raises(InputError, match=said):
+        small(name, widths=(12, 16, 24, 24), **options)
+
+
+ONE_GRAPH = """
+import torch, turnwise
+small = dict(widths=[8, 16], depths=[1, 1], mixers="pa", head_width=4, drop_path=0.1)
+small |= dict(oriented=1, algorithm="bank")
+model = turnwise.create_model("roto_metaformer_s12_pppa", "D4", 7, 3, 16, **small)
+images = torch.rand(2, 3, 16, 16)
+compiled = torch.compile(model, backend="eager", fullgraph=True)
+compiled(images).square().sum().backward()
+assert all(p.grad is not None for p in model.parameters())
+torch.testing.assert_close(compiled.eval()(images), model(images))
+"""
+
+
+def test_it_compiles_in_one_graph():
+    """In a process of its own: the run-time type checks of the tests would break the graph."""
+    subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)

@@ -1,5 +1,8 @@
 """The twin of ResNet-18 turns with the picture at every size, pool and shortcuts included."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -152,3 +155,109 @@ def test_gradients_reach_every_parameter():
     model = small().train()
     model(pictures()).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+
+
+ORIENTED = {"widths": (8, 16, 16, 12), "depths": (1, 1, 1, 1)}
+
+
+@pytest.mark.parametrize("oriented", [1, 2, 3])
+@pytest.mark.parametrize(("stem", "size"), [("small", 28), ("large", 32), ("large", 31)])
+def test_law_where_poses_are_kept(oriented, stem, size):
+    model, x = small(size=size, stem=stem, oriented=oriented, **ORIENTED), pictures(size)
+    assert max(equivariance_errors(model, "D4", x)) < 1e-12
+    assert max(equivariance_errors(model.forward_features, "D4", x, act_out=act_on_image)) < 1e-12
+    assert equivariance_error(model.train(), "D4", pictures(size, count=8)) < 1e-10
+
+
+def test_witness_and_control_where_poses_are_kept():
+    model, x = small(size=64, oriented=1, **ORIENTED), pictures(64)
+    y = model.forward_features(x)
+    assert all((act_on_image("D4", g, y) - y).abs().max() > 1e-3 for g in range(1, 8))
+    assert (model(x)[0] - model(x)[1]).abs().max() > 1e-4
+    taps = model.stem[0].filters.source
+    taps[9:] = taps[:9].repeat(7)  # all poses see the picture from one side
+    assert equivariance_error(model, "D4", x) > 1e-4
+
+
+def test_definition_where_poses_are_kept():
+    """As the plain one, with filters on the group, and the greatest pose where stages fold."""
+    model, x = small(oriented=2, **ORIENTED), pictures(32, 64)
+
+    def conv(part, maps, fold=False):
+        layer = part[0] if fold else part
+        stage = layer.stages[0]
+        build = layer.filters.group if layer.weight.ndim == 4 else layer.filters.lifting
+        y = nn.functional.conv2d(maps, build(layer.weight), None, stage.stride, stage.padding)
+        return y.unflatten(1, (8, -1)).amax(1) if fold else y
+
+    def norm(part, maps):
+        plain = part.norm
+        rest = (maps.unflatten(1, (8, -1)).movedim(2, -1) - plain.running_mean) * plain.weight
+        rest = rest / (plain.running_var + plain.eps).sqrt() + plain.bias
+        return rest.movedim(-1, 2).flatten(1, 2)
+
+    maps = norm(model.stem[1], conv(model.stem[0], x)).relu()
+    for stage in list(model.stages)[:2]:
+        for block in stage:
+            inner = norm(block.norm_in, conv(block.conv_in, maps)).relu()
+            short = maps
+            if not isinstance(block.shortcut, nn.Identity):
+                short = norm(block.shortcut[1], conv(block.shortcut[0], maps))
+            maps = (short + norm(block.norm_out, conv(block.conv_out, inner))).relu()
+    block = model.stages[2][0]
+    inner = block.norm_in(conv(block.conv_in, maps, fold=True)).relu()
+    short = block.shortcut[1](conv(block.shortcut[0], maps, fold=True))
+    maps = (short + block.norm_out(block.conv_out(inner))).relu()
+    mean = model.stages[3](maps).mean(dim=(2, 3))
+    torch.testing.assert_close(model(x), mean @ model.head.weight.T + model.head.bias)
+
+
+def test_weights_where_poses_are_kept():
+    """The same width of every stage; |G| times fewer weights where maps keep their poses."""
+
+    def weights(oriented):
+        model = create_model(
+            "roto_resnet18", "D4", num_classes=7, in_chans=3, stem="small", oriented=oriented
+        )
+        return sum(p.numel() for p in model.parameters())
+
+    assert [weights(oriented) for oriented in (0, 1, 3)] == [11_172_423, 11_123_247, 8_795_407]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": "resnet18", "oriented": 1}, "oriented = 1 .* use the roto_ twin"),
+        ({"oriented": 4}, "oriented = 4 must be from 0 to 3"),
+        ({"oriented": 1}, "width = 6 .* 8 poses"),
+        ({"dropout": 1.0}, "dropout = 1.0 must be 0 to below 1"),
+    ],
+)
+def test_stages_that_cannot_keep_poses(options, said):
+    with pytest.raises(InputError, match=said):
+        small(**options)
+
+
+def test_dropout_is_before_the_read_out():
+    model, x = small(dropout=0.5).train(), pictures()
+    maps = model.forward_features(x)
+    assert (model.forward_head(maps) - model.forward_head(maps)).abs().max() > 0
+    model.eval()
+    torch.testing.assert_close(model.forward_head(maps), model.head(maps.mean(dim=(2, 3))))
+
+
+ONE_GRAPH = """
+import torch, turnwise
+small = dict(widths=[8, 16], depths=[1, 1], stem="large", oriented=1, algorithm="bank")
+model = turnwise.create_model("roto_resnet18", "D4", 7, 3, 16, **small)
+images = torch.rand(4, 3, 16, 16)
+compiled = torch.compile(model, backend="eager", fullgraph=True)
+compiled(images).square().sum().backward()
+assert all(p.grad is not None for p in model.parameters())
+torch.testing.assert_close(compiled.eval()(images), model(images))
+"""
+
+
+def test_it_compiles_in_one_graph():
+    """In a process of its own: the run-time type checks of the tests would break the graph."""
+    subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)

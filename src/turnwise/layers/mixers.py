@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from turnwise.attention.dense import attend
 from turnwise.checks import require, require_divisible, require_positive
+from turnwise.layers.group_conv import GroupConv
 from turnwise.layers.transformer import SelfAttention
 
 Maps = Float[Tensor, "batch width row col"]
 
 
-def start_small(part: nn.Linear | nn.Conv2d) -> None:
+def start_small(part: nn.Linear | nn.Conv2d | GroupConv) -> None:
     """Weights of spread 0.02 and biases of 0.
 
     The published programs cut the spread off at ±2, a hundred times itself: that is, nowhere.

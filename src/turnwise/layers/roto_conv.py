@@ -91,6 +91,8 @@ class RotoConv(nn.Module):
         self.stage, self.remainder = stage, remainder
         self.stages = (extended(stage, remainder),)
         self.reduce, self.algorithm = reduce, algorithm
+        with torch.device("cpu"):  # numbers, also where weights are made on another device
+            self.back = tuple(self.group.inverse().tolist())  # here: a graph would break on it
         like = nn.Conv2d(in_width, width, stage.kernel, bias=bias)  # starts as torch starts it
         self.weight, self.bias = like.weight, like.bias
         basis = window_basis(self.group, stage.kernel + remainder)
@@ -127,9 +129,8 @@ class RotoConv(nn.Module):
             filters = self._filters().mean(dim=0)
             return F.conv2d(maps, filters, self.bias, self.stage.stride, self.stage.padding)
         if algorithm == "fourier" and self.reduce != "legacy":
-            answers, places = self._fourier(
-                maps
-            )  # reduced as they lie in memory: many times faster
+            answers, places = self._fourier(maps)
+            # reduced as they lie in memory: many times faster
             return _to_maps(self._reduced(answers, self.bias), places)
         bias = None if self.bias is None else self.bias[:, None, None]
         answers = self.answers(maps, algorithm)
@@ -154,13 +155,13 @@ class RotoConv(nn.Module):
         return torch.stack([_to_maps(answer, places) for answer in answers])
 
     def _copies(self, maps: Maps) -> Answers:
-        back = self.group.inverse().tolist()
         stride, padding = self.stage.stride, self.stage.padding
         answers = [
             F.conv2d(act_on_image(self.group, g, maps), self.weight, None, stride, padding)
             for g in range(self.group.order)
         ]
-        return torch.stack([act_on_image(self.group, back[g], y) for g, y in enumerate(answers)])
+        turned = zip(self.back, answers, strict=True)
+        return torch.stack([act_on_image(self.group, g, y) for g, y in turned])
 
     def _bank(self, maps: Maps) -> Answers:
         filters = self._filters().flatten(0, 1)
@@ -170,8 +171,7 @@ class RotoConv(nn.Module):
     def _filters(self) -> Float[Tensor, "group width in_width kernel kernel"]:
         """g⁻¹w for every g, w in the corner of zeros."""
         weight = self._extended_weight()
-        back = self.group.inverse().tolist()
-        return torch.stack([act_on_image(self.group, g, weight) for g in back])
+        return torch.stack([act_on_image(self.group, g, weight) for g in self.back])
 
     def _extended_weight(self) -> Float[Tensor, "width in_width kernel kernel"]:
         return F.pad(self.weight, (0, self.remainder, 0, self.remainder))

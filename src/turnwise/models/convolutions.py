@@ -15,6 +15,8 @@ from torch import nn
 from turnwise.checks import require
 from turnwise.geometry.sizes import Stage, nearest_sizes
 from turnwise.groups import PlanarGroup, require_grid_group
+from turnwise.layers.group_conv import MapNorm
+from turnwise.layers.oriented import oriented_conv, width_of_pose
 from turnwise.layers.roto_conv import RotoConv, extended, remainder_of
 from turnwise.models.registry import Task, register
 
@@ -26,7 +28,8 @@ class ConvMaker:
     """Makes convolutions for maps of known size: RotoConv where `roto`, else those of torch.
 
     With `extend` windows see what the published ones leave unseen on one side, which makes every
-    size exact; without it a model must refuse the sizes that leave something.
+    size exact; without it a model must refuse the sizes that leave something.  Where old or new
+    maps are `oriented` the convolution is one on the group (layers/oriented.py).
     """
 
     group: PlanarGroup
@@ -49,15 +52,30 @@ class ConvMaker:
         return left if self.roto and self.extend else 0
 
     def conv(
-        self, in_width: int, width: int, stage: Stage, size: int, bias: bool = True
+        self,
+        in_width: int,
+        width: int,
+        stage: Stage,
+        size: int,
+        bias: bool = True,
+        oriented: tuple[bool, bool] = (False, False),
     ) -> nn.Module:
         left = self.remainder(size, stage)
         if not self.roto:
             return nn.Conv2d(in_width, width, *stage, bias=bias)
+        if any(oriented):
+            whole = extended(stage, left)
+            return oriented_conv(self.group, in_width, width, whole, oriented, bias=bias)
         return RotoConv(
             self.group, in_width, width, stage,
             remainder=left, bias=bias, reduce=self.reduce, algorithm=self.algorithm,
         )  # fmt: skip
+
+    def batch_norm(self, width: int, oriented: bool = False) -> nn.Module:
+        """Over pictures and pixels, and where maps are oriented over poses."""
+        if not oriented:
+            return nn.BatchNorm2d(width)
+        return MapNorm(self.group, width_of_pose(self.group, width), "batch")
 
     def max_pool(self, stage: Stage, size: int) -> nn.MaxPool2d:
         """The greatest of turned windows is the greatest of one that sees what they all see."""
@@ -71,6 +89,19 @@ class ConvMaker:
 def size_after(size: int, stage: Stage) -> int:
     """Pixels that a stage leaves of `size`, the rest unseen."""
     return (size + 2 * stage.padding - stage.kernel) // stage.stride + 1
+
+
+def require_oriented(stages: int, depths: Sequence[int], roto: bool) -> None:
+    """Raise unless the first `stages` of a network may keep their poses."""
+    require(
+        0 <= stages < len(depths),
+        f"oriented = {stages} must be from 0 to {len(depths) - 1}: the last of {len(depths)} "
+        "stages reads out maps without poses.",
+    )
+    require(
+        roto or stages == 0,
+        f"oriented = {stages} keeps the poses of a group; use the roto_ twin, or set it to 0.",
+    )
 
 
 def require_room(size: int, stages: Sequence[Stage], what: str) -> None:

@@ -1,7 +1,8 @@
 """PoolFormers and MetaFormers, and their twins that turn with the picture (Roto-MetaFormers).
 
 Convolutions shrink the picture four times; after each, blocks of a mixer without positions and a
-perceptron.  Only the convolutions know a direction: in the twins they are RotoConvs.
+perceptron.  Only the convolutions know a direction: in the twins they are RotoConvs, or, for the
+first `oriented` stages, convolutions on the group, whose maps keep a channel for each pose.
 
 Paper:    Yu et al. 2022, "MetaFormer Is Actually What You Need for Vision"; the twins Roto-
           MetaFormer (M. Heinrich, BVM 2025).
@@ -17,11 +18,18 @@ from torch import Tensor, nn
 
 from turnwise.checks import require, require_known
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
+from turnwise.groups import PlanarGroup
 from turnwise.layers.metaformer_block import NORMS, MetaFormerBlock
 from turnwise.layers.mixers import AttentionMixer, PoolMixer, start_small
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.roto_conv import ALGORITHMS, REDUCTIONS
-from turnwise.models.convolutions import ConvMaker, register_twins, require_room, size_after
+from turnwise.models.convolutions import (
+    ConvMaker,
+    register_twins,
+    require_oriented,
+    require_room,
+    size_after,
+)
 from turnwise.models.registry import Task
 
 # the first convolution, and those between stages
@@ -47,6 +55,8 @@ class MetaFormerDesign:
                  RotoConv is extended to be exact at every size; "even" 8/4/2 and 4/2/1; "patch"
                  4/4/0 and 2/2/0
     roto:        equivariant convolutions; `reduce` and `algorithm` are theirs (layers/roto_conv.py)
+    oriented:    how many of the first stages keep a channel for each pose (layers/oriented.py),
+                 within the same width and with |G| times fewer weights; they cannot attend
     """
 
     depths: tuple[int, ...]
@@ -57,6 +67,7 @@ class MetaFormerDesign:
     roto: bool = False
     reduce: str = "max"
     algorithm: str = "auto"
+    oriented: int = 0
     layer_scale: float = 1e-5
     drop_path: float = 0.0
     head_width: int = 32
@@ -74,6 +85,13 @@ class MetaFormerDesign:
             len(counts) == 1 and min(*self.depths, *self.widths, len(self.depths)) > 0,
             f"depths = {self.depths}, widths = {self.widths} and mixers = {self.mixers!r} must "
             "have one entry for each stage, and be positive.",
+        )
+        require_oriented(self.oriented, self.depths, self.roto)
+        require(
+            set(self.mixers[: self.oriented]) <= set("pi"),
+            f"oriented = {self.oriented} keeps poses in stages with mixers "
+            f"{self.mixers[: self.oriented]!r}, but attention mixes them; use p or i there, or "
+            "fewer oriented stages.",
         )
         require(0 <= self.drop_path < 1, f"drop_path = {self.drop_path} must be 0 to below 1.")
 
@@ -100,9 +118,11 @@ class MetaFormer(nn.Module):
         size, old, made = task.image_size, task.in_chans, list[Stage]()
         self.embeddings, self.stages = nn.ModuleList(), nn.ModuleList()
         shapes = zip(steps, design.widths, design.depths, design.mixers, strict=True)
-        for step, width, depth, letter in shapes:
-            self.embeddings.append(maker.conv(old, width, step, size))
-            blocks = [_block(design, width, letter, next(rates)) for _ in range(depth)]
+        for number, (step, width, depth, letter) in enumerate(shapes):
+            kept = (0 < number <= design.oriented, number < design.oriented)
+            self.embeddings.append(maker.conv(old, width, step, size, oriented=kept))
+            group = self.group if kept[1] else None
+            blocks = [_block(design, width, letter, next(rates), group) for _ in range(depth)]
             self.stages.append(nn.Sequential(*blocks))
             made.append(maker.sampling(step, size))
             size, old = size_after(size, step), width
@@ -132,7 +152,9 @@ class MetaFormer(nn.Module):
         return self.forward_head(self.forward_features(images))
 
 
-def _block(design: MetaFormerDesign, width: int, letter: str, rate: float) -> MetaFormerBlock:
+def _block(
+    design: MetaFormerDesign, width: int, letter: str, rate: float, oriented: PlanarGroup | None
+) -> MetaFormerBlock:
     mixer: nn.Module
     if letter == "p":
         mixer = PoolMixer()
@@ -141,8 +163,9 @@ def _block(design: MetaFormerDesign, width: int, letter: str, rate: float) -> Me
     else:
         mixer = AttentionMixer(width, design.head_width, design.window if letter == "w" else 0)
     return MetaFormerBlock(
-        width, mixer, norm=design.norm, layer_scale=design.layer_scale, drop_path=rate
-    )
+        width, mixer, norm=design.norm, layer_scale=design.layer_scale, drop_path=rate,
+        oriented=oriented,
+    )  # fmt: skip
 
 
 _SMALL, _MEDIUM = (64, 128, 320, 512), (96, 192, 384, 768)

@@ -3,7 +3,7 @@
 Paper:    He et al. 2016, "Deep Residual Learning for Image Recognition".
 Departs:  stem "small" for small pictures, 3/1/1 and no pool, as in its CIFAR-10 networks and in
           MedMNIST's baselines at 28 pixels.  In the twin all 20 convolutions are RotoConvs, as
-          Roto-MetaFormer has it.
+          Roto-MetaFormer has it, or, in the first `oriented` stages, convolutions on the group.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,12 @@ from turnwise.checks import require, require_known
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.roto_conv import ALGORITHMS, REDUCTIONS
-from turnwise.models.convolutions import ConvMaker, register_twins, size_after
+from turnwise.models.convolutions import (
+    ConvMaker,
+    register_twins,
+    require_oriented,
+    size_after,
+)
 from turnwise.models.registry import Task
 
 STEMS = ("large", "small")
@@ -36,6 +41,9 @@ class ResNetDesign:
     depths:  blocks of each stage, and `widths` their channels
     stem:    "large", 7/2/3 and a pool, for 64 pixels and more; "small", 3/1/1, for less
     roto:    equivariant convolutions; `reduce` and `algorithm` are theirs (layers/roto_conv.py)
+    oriented: how many of the first stages, and the stem with them, keep a channel for each pose
+             (layers/oriented.py), within the same width and with |G| times fewer weights
+    dropout: of the vector before the read-out
     """
 
     depths: tuple[int, ...] = (2, 2, 2, 2)
@@ -44,6 +52,8 @@ class ResNetDesign:
     roto: bool = False
     reduce: str = "max"
     algorithm: str = "auto"
+    oriented: int = 0
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         require_known(self.stem, STEMS, "stem")
@@ -54,22 +64,34 @@ class ResNetDesign:
             f"depths = {self.depths} and widths = {self.widths} must have one entry for each "
             "stage, and be positive.",
         )
+        require_oriented(self.oriented, self.depths, self.roto)
+        require(0 <= self.dropout < 1, f"dropout = {self.dropout} must be 0 to below 1.")
 
 
 class ResidualBlock(nn.Module):
     """relu(shortcut(x) + norm(conv(relu(norm(conv(x))))))."""
 
-    def __init__(self, maker: ConvMaker, old: int, width: int, step: Stage, size: int) -> None:
+    def __init__(
+        self,
+        maker: ConvMaker,
+        old: int,
+        width: int,
+        step: Stage,
+        size: int,
+        oriented: tuple[bool, bool] = (False, False),
+    ) -> None:
         super().__init__()
-        self.conv_in = maker.conv(old, width, step, size, bias=False)
-        self.norm_in = nn.BatchNorm2d(width)
-        self.conv_out = maker.conv(width, width, KEEP, size_after(size, step), bias=False)
-        self.norm_out = nn.BatchNorm2d(width)
+        kept = oriented[1]
+        self.conv_in = maker.conv(old, width, step, size, bias=False, oriented=oriented)
+        self.norm_in = maker.batch_norm(width, kept)
+        size_inside = size_after(size, step)
+        self.conv_out = maker.conv(width, width, KEEP, size_inside, False, (kept, kept))
+        self.norm_out = maker.batch_norm(width, kept)
         self.shortcut: nn.Module = nn.Identity()
-        if step.stride > 1 or old != width:
+        if step.stride > 1 or old != width or oriented[0] != kept:
             short = SHORTCUT._replace(stride=step.stride)
-            conv = maker.conv(old, width, short, size, bias=False)
-            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(width))
+            conv = maker.conv(old, width, short, size, bias=False, oriented=oriented)
+            self.shortcut = nn.Sequential(conv, maker.batch_norm(width, kept))
         self.relu = nn.ReLU()
 
     def forward(self, maps: Maps) -> NewMaps:
@@ -87,8 +109,9 @@ class ResNet(nn.Module):
         self.preprocess = Normalise(task.in_chans)
         size, width = task.image_size, design.widths[0]
         first = Stage(7, 2, 3) if design.stem == "large" else KEEP
-        stem = [maker.conv(task.in_chans, width, first, size, bias=False),
-                nn.BatchNorm2d(width), nn.ReLU()]  # fmt: skip
+        kept = design.oriented > 0
+        conv = maker.conv(task.in_chans, width, first, size, bias=False, oriented=(False, kept))
+        stem = [conv, maker.batch_norm(width, kept), nn.ReLU()]
         steps = [maker.sampling(first, size)]
         size = size_after(size, first)
         if design.stem == "large":
@@ -101,6 +124,7 @@ class ResNet(nn.Module):
             steps.append(maker.sampling(HALVE, size))
             size = size_after(size, HALVE)
         self.sampling = tuple(steps) if design.roto else ()  # without a promise all sizes are right
+        self.dropout = nn.Dropout(design.dropout)
         self.head = nn.Linear(design.widths[-1], task.num_classes)
         self.reset_parameters()
 
@@ -122,7 +146,7 @@ class ResNet(nn.Module):
         return self.stages(self.stem(images))
 
     def forward_head(self, maps: Maps) -> Float[Tensor, "batch num_classes"]:
-        return self.head(maps.mean(dim=(2, 3)))
+        return self.head(self.dropout(maps.mean(dim=(2, 3))))
 
     def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:
         return self.forward_head(self.forward_features(images))
@@ -133,9 +157,11 @@ def _stages(maker: ConvMaker, design: ResNetDesign, size: int) -> Iterator[nn.Mo
     shapes = pairwise((design.widths[0], *design.widths))
     for number, ((old, width), depth) in enumerate(zip(shapes, design.depths, strict=True)):
         step = HALVE if number else KEEP
-        blocks = [ResidualBlock(maker, old, width, step, size)]
-        size = size_after(size, step)
-        blocks += [ResidualBlock(maker, width, width, KEEP, size) for _ in range(1, depth)]
+        kept = number < design.oriented
+        before = max(0, number - 1) < design.oriented  # of the stage before, or of the stem
+        blocks = [ResidualBlock(maker, old, width, step, size, (before, kept))]
+        size, both = size_after(size, step), (kept, kept)
+        blocks += [ResidualBlock(maker, width, width, KEEP, size, both) for _ in range(1, depth)]
         yield nn.Sequential(*blocks)
 
 
