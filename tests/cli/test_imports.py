@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from turnwise.cli.main import main
+from turnwise.groups import PlanarGroup
 from turnwise.models import load
 from turnwise.models.originals import ORIGINS
 
@@ -129,3 +130,23 @@ def test_a_size_is_refused_where_the_file_tells_it(turnwise, file):
     status, _, complaint = turnwise("import", file, *words)
     assert status == 2
     assert "--size goes with poolformer, metaformer, roto-metaformer" in complaint
+
+
+@pytest.mark.parametrize("group", ["p4", "p4m"])
+@pytest.mark.parametrize("classes", [10, 2])
+def test_every_network_of_the_student_project(turnwise, empty_place, group, classes):
+    """GE-ViT p4 and p4m, for 10 classes or for 2, as DataParallel names its weights."""
+    case = json.loads(KEYS.read_text())[f"net_rotmnist_{group}_p5"]
+    state = {key: torch.randn(shape) for key, shape in case["parameters"]}
+    head = "transformer.6.weight"
+    state[head] = torch.randn(classes, *state[head].shape[1:])
+    state |= {key: torch.zeros(shape) for key, shape in case["buffers"]}
+    table = ORIGINS["ge-vit"].kept_table(PlanarGroup.named(group))
+    state |= {key: table for key in state if key.endswith("g_indices")}
+    torch.save({f"module.{key}": values for key, values in state.items()}, "net.pt")
+    status, said, complaint = turnwise("import", "net.pt", "--from", "ge-vit", "--output", "net")
+    assert (status, complaint) == (0, "")
+    assert f"({group}), data rotmnist, window 5, {classes} classes, " in said
+    model = load("net")
+    assert model(model.preprocess(torch.rand(1, 1, 28, 28))).shape == (1, classes)
+    assert torch.equal(model.head.weight, state[head].flatten(1))

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from turnwise.checks import InputError
-from turnwise.data.augment import Augmentation, augment, random_bends, random_moves
+from turnwise.data.augment import (
+    ERASED,
+    Augmentation,
+    augment,
+    erase_squares,
+    random_bends,
+    random_moves,
+)
 
 MANY = 4000
 
@@ -141,6 +148,55 @@ def test_the_precision_stays(precision):
     assert augment(pictures().to(precision), how, seeded()).dtype == precision
 
 
+def holes(share, seed=0, rows=20, cols=30):
+    """Where pictures of ones were set to 0."""
+    erased = erase_squares(torch.ones(MANY, 2, rows, cols), share, seeded(seed))
+    assert torch.equal(erased[:, 0], erased[:, 1]), "all channels of a pixel"
+    return erased[:, 0] == 0
+
+
+def test_a_share_of_the_pictures_has_a_hole():
+    """4000 throws lie within 4.5 standard deviations of their share."""
+    found = holes(0.3).flatten(1).any(1).double().mean()
+    assert (found - 0.3).abs() < 4.5 * math.sqrt(0.3 * 0.7 / MANY)
+    assert holes(1.0).flatten(1).any(1).all()
+    assert not holes(0.0).any()
+
+
+def test_holes_are_squares_of_the_sizes_that_are_said_anywhere():
+    found = holes(1.0)
+    down, across = found.any(2).sum(1), found.any(1).sum(1)
+    assert torch.equal(found.flatten(1).sum(1), down * across), "a rectangle"
+    assert (down - across).abs().max() <= 1, "of equal sides, but for the grid"
+    assert down.min() == 20 * ERASED[0] and down.max() == 20 * ERASED[1]
+    assert found.any(0).all(), "every pixel is erased at times"
+
+
+def test_definition_of_the_holes():
+    """Pixel by pixel from the four draws of each picture."""
+    images = torch.rand(6, 1, 5, 7) + 1
+    erased = erase_squares(images, 0.6, seeded(4))
+    draws = torch.rand(6, 4, generator=seeded(4)).tolist()
+    for image, found, (chosen, size, down, right) in zip(images, erased, draws, strict=True):
+        side = (ERASED[0] + (ERASED[1] - ERASED[0]) * size) * 5
+        top, left = down * (5 - side), right * (7 - side)
+        for row in range(5):
+            for col in range(7):
+                inside = top <= row + 0.5 < top + side and left <= col + 0.5 < left + side
+                hole = inside and chosen < 0.6
+                assert found[0, row, col] == (0 if hole else image[0, row, col])
+    assert (erased == 0).any()
+
+
+def test_holes_come_after_the_move_and_before_the_noise():
+    how = {"rotation": 20.0, "erase": 1.0}
+    images, generator = torch.ones(8, 1, 9, 9), seeded(2)
+    moved = augment(images, Augmentation(rotation=20.0), generator)
+    by_hand = erase_squares(moved, 1.0, generator)
+    assert torch.equal(augment(images, Augmentation(**how), seeded(2)), by_hand)
+    assert not (augment(images, Augmentation(**how, noise=0.1), seeded(2)) == 0).any()
+
+
 def test_definition():
     """A = turn · scale · mirror and t, by hand from the five draws of each picture."""
     how = Augmentation(rotation=60.0, shift=2.0, scale=0.5, mirror=True)
@@ -167,6 +223,8 @@ def test_definition():
         ({"rotation": math.nan}, "rotation = nan must be 0 to 180"),
         ({"shift": -0.5}, r"shift = -0\.5 must be finite and not negative\."),
         ({"scale": -0.1}, r"scale = -0\.1 must be finite and not negative\."),
+        ({"erase": 1.5}, r"erase = 1\.5 is a share of the pictures, 0 to 1\."),
+        ({"erase": math.nan}, "erase = nan is a share"),
         ({"noise": -0.1}, r"noise = -0\.1 must be finite and not negative\."),
     ],
 )

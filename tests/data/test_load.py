@@ -37,8 +37,34 @@ def test_validation_is_cut_from_train_by_the_seed(little_mnist):
     assert "5 of train held out for validation by seed 0" in first.provenance
 
 
+def test_mnist_rotated_is_mnist_with_a_turned_test(little_mnist):
+    upright = load_dataset("mnist", data_dir=little_mnist)
+    rotated = load_dataset("mnist_rotated", data_dir=little_mnist)
+    assert rotated.digests()["train"] == upright.digests()["train"]
+    assert rotated.digests()["val"] == upright.digests()["val"]
+    assert torch.equal(rotated.test.labels, upright.test.labels)
+    assert not torch.equal(rotated.test.images, upright.test.images)
+    assert same(rotated, load_dataset("mnist_rotated", data_dir=little_mnist))
+    assert "test pictures generated here" in rotated.provenance
+
+
 def test_val_fraction(little_mnist):
     assert len(load_dataset("mnist", data_dir=little_mnist, val_fraction=0.4).val) == 20
+
+
+def test_a_fraction_of_train_alone():
+    whole, part = load_dataset("digits"), load_dataset("digits", fraction=0.1)
+    assert part.train.labels.bincount().tolist() == [40] * 10
+    assert len(same_content(torch.cat([whole.train.images, part.train.images]))) == 4000
+    assert part.digests()["train"] != whole.digests()["train"]
+    assert {s: part.digests()[s] for s in ("val", "test")} == {
+        s: whole.digests()[s] for s in ("val", "test")
+    }
+    assert part.provenance == whole.provenance + (
+        "; 400 of 4,000 training pictures, drawn by seed 10"
+    )
+    assert same(part, load_dataset("digits", fraction=0.1, seed=5)), "the same in every training"
+    assert same(whole, load_dataset("digits", fraction=1.0))
 
 
 def test_val_fraction_is_refused_where_validation_is_fixed():
@@ -85,6 +111,8 @@ def test_rectangles_are_refused_and_squared_on_demand(tmp_path, write_npz):
         ({"channels": 4}, "channels = 4 is not possible"),
         ({"crop": 29}, "crop = 29 is larger than the pictures"),
         ({"seed": -1}, "seed = -1 must not be negative"),
+        ({"fraction": 0.0}, "fraction = 0.0 must be above 0 and at most 1"),
+        ({"fraction": 1.1}, "fraction = 1.1 must be above 0 and at most 1"),
         ({"data_dir": "/nowhere"}, "data_dir = /nowhere is not a folder"),
     ],
 )
@@ -102,6 +130,7 @@ def test_own_pictures(tmp_path, write_folder):
     own = write_folder(tmp_path / "own", {"a": 5, "b": 5})
     data = load_dataset(f"folder:{own}", image_size=6)
     assert (data.name, data.classes, data.image_size) == (f"folder:{own}", ("a", "b"), 6)
+    assert len(load_dataset(f"folder:{own}", fraction=0.5).train) < len(data.train)
     with pytest.raises(InputError, match=r"crop = 5 does not apply to folder:.*image_size=5"):
         load_dataset(f"folder:{own}", crop=5)
 
@@ -110,6 +139,7 @@ REAL = {
     "mnist": (55_000, 5_000, 10_000, 1, 28),
     "fashionmnist": (55_000, 5_000, 10_000, 1, 28),
     "rotmnist": (10_000, 2_000, 50_000, 1, 28),
+    "mnist_rotated": (55_000, 5_000, 10_000, 1, 28),
     "dermamnist": (7_007, 1_003, 2_005, 3, 28),
     "dermamnist_c": (8_215, 573, 1_227, 3, 28),
     "breastmnist": (546, 78, 156, 1, 28),

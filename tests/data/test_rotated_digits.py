@@ -7,7 +7,7 @@ import pytest
 
 from turnwise.checks import InputError
 from turnwise.data.arrays import read_arrays
-from turnwise.data.rotated_digits import COUNTS, generate, turn
+from turnwise.data.rotated_digits import COUNTS, TEST_SEED, generate, turn, turned_at_random
 
 
 @pytest.mark.parametrize("quarters", range(5))
@@ -51,6 +51,17 @@ def test_corners_come_from_outside_and_are_black():
     turned = turn(np.full((1, 28, 28), 255, np.uint8), np.array([math.pi / 4]))
     assert turned[0, 0, 0] == turned[0, -1, 0] == 0
     assert turned[0, 14, 14] == 255
+
+
+def test_turned_at_random_keeps_the_order_and_draws_angles_by_the_seed(rng):
+    images = rng.integers(0, 256, (30, 9, 9), np.uint8)
+    angles = np.random.default_rng(TEST_SEED).uniform(0, 2 * math.pi, 30)
+    turned = turned_at_random(images)
+    for image, angle, result in zip(images, angles, turned, strict=True):
+        assert np.array_equal(turn(image[None], np.array([angle]))[0], result)
+    assert not np.array_equal(turned, turned_at_random(images, seed=1))
+    quarters = np.histogram(angles, bins=4, range=(0, 2 * math.pi))[0]
+    assert quarters.min() >= 3, "all around"
 
 
 def test_too_few_digits():

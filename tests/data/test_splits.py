@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.checks import InputError
-from turnwise.data.splits import cut, cut_by_content, cut_per_class, same_content, val_count
+from turnwise.data.splits import (
+    cut,
+    cut_by_content,
+    cut_per_class,
+    part_per_class,
+    same_content,
+    val_count,
+)
 
 
 @given(st.integers(2, 300), st.data())
@@ -93,3 +100,29 @@ def test_every_part_gets_a_picture_of_every_class(shares, count):
     parts = cut_by_content(images, labels, ["a", "b"], shares, seed=0)
     assert all(labels[part].unique().tolist() == [0, 1] for part in parts)
     assert sorted(torch.cat(parts).tolist()) == list(range(2 * count))
+
+
+@given(st.lists(st.integers(0, 4), min_size=5, max_size=200), st.floats(0.01, 1.0))
+def test_a_part_has_every_class_in_proportion(labels, fraction):
+    labels = torch.tensor(labels)
+    part = part_per_class(labels, fraction, seed=3)
+    classes, counts = labels.unique(return_counts=True)
+    chosen = labels[part].bincount(minlength=5)[classes]
+    assert ((chosen - fraction * counts).abs() < 1 + 1e-9).all() and (chosen >= 1).all()
+    assert part.tolist() == sorted(set(part.tolist()))
+    if (fraction * counts >= 1).all():
+        assert len(part) == round(fraction * len(labels))
+
+
+def test_parts_are_nested_and_the_seed_chooses_them():
+    labels = torch.arange(300) % 3
+    tenth, half = (set(part_per_class(labels, f, seed=0).tolist()) for f in (0.1, 0.5))
+    assert tenth < half and len(tenth) == 30
+    assert tenth != set(part_per_class(labels, 0.1, seed=1).tolist())
+    assert part_per_class(labels, 1.0, seed=0).tolist() == list(range(300))
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.5, 1.5, float("nan")])
+def test_a_part_is_a_part(fraction):
+    with pytest.raises(InputError, match=r"must be above 0 and at most 1; try 0\.1"):
+        part_per_class(torch.zeros(4, dtype=torch.int64), fraction, seed=0)

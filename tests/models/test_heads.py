@@ -1,5 +1,6 @@
 """The head is found in anybody's model, and what it is given is the vector before the logits."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 from turnwise.checks import InputError
 from turnwise.models import create_model
-from turnwise.models.heads import features_before, find_head, head_width, logits_of
+from turnwise.models.heads import HeadListener, find_head, head_width, logits_of
 
 
 class Named(nn.Module):
@@ -40,26 +41,42 @@ def test_how_wide_it_is():
 
 
 def test_definition():
-    """head(features) is what the model answers, and no trace is left behind."""
+    """head(features) is what the model answers, and nothing is kept afterwards."""
     model, x = Named(), torch.rand(2, 1, 4, 4)
-    features = features_before(model, model.fc, x)
-    assert torch.equal(features, model.body(x))
-    assert torch.equal(model.fc(features), model(x))
-    assert not model.fc._forward_pre_hooks
+    listener = HeadListener(model.fc)
+    for _ in range(2):
+        features = listener.features(model, x)
+        assert torch.equal(features, model.body(x))
+        assert torch.equal(model.fc(features), model(x))
+        assert listener.given == [], "it hears only when it is asked to"
 
 
-def test_a_trace_is_not_left_when_the_model_fails():
-    model = Named()
+def test_a_model_that_fails_leaves_nothing_to_be_heard():
+    model, x = Named(), torch.rand(2, 1, 4, 4)
+    listener = HeadListener(model.fc)
     with pytest.raises(RuntimeError):
-        features_before(model, model.fc, torch.rand(2, 1, 5, 5))
-    assert not model.fc._forward_pre_hooks
+        listener.features(model, torch.rand(2, 1, 5, 5))
+    assert (listener.listening, listener.given) == (False, [])
+    assert torch.equal(listener.features(model, x), model.body(x))
+
+
+def test_a_copy_has_its_own_listener():
+    """And two listeners on one head hear the same."""
+    model, x = Named(), torch.rand(2, 1, 4, 4)
+    pair = (model, HeadListener(model.fc))
+    copied, listener = copy.deepcopy(pair)
+    assert listener.head is copied.fc and listener is not pair[1]
+    nn.init.zeros_(copied.body[1].weight)
+    assert not torch.equal(listener.features(copied, x), pair[1].features(model, x))
+    second = HeadListener(model.fc)
+    assert torch.equal(second.features(model, x), pair[1].features(model, x))
 
 
 def test_a_head_that_sees_no_vectors_is_refused():
     """GSA-Net scores each pose and pixel, and pools afterwards."""
     model = create_model("gsa_net", image_size=14, widths=[[6]], width=6, heads=1, window=3)
     with pytest.raises(InputError, match=r"one vector for each of 2 pictures, got \[\(2, 4, "):
-        features_before(model, model.head, torch.rand(2, 1, 14, 14))
+        HeadListener(model.head).features(model, torch.rand(2, 1, 14, 14))
 
 
 @pytest.mark.parametrize(

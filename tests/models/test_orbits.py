@@ -475,8 +475,35 @@ images = torch.rand(2, 1, 8, 8, dtype=torch.float64)
 torch.testing.assert_close(compiled(images), model(images))
 turnwise.assert_equivariant(compiled, "D4", images)
 """
+# interpolated views in a disc, the vector before the head, and the way back
+TRAINED_COMPILED = """
+import copy, torch, turnwise
+torch.manual_seed(0)
+for name, combine, own in (
+    ("vit", "learned_attention", {"width": 8, "depth": 1, "heads": 2, "tune": "head"}),
+    ("resnet18", "mean_features", {"stem": "small", "depths": (1,), "widths": (8,)}),
+):
+    model = turnwise.create_model(
+        f"orbit_{name}", group="C16", combine=combine, mask=True, image_size=8, **own
+    ).train()
+    images, answers = torch.rand(2, 1, 8, 8), []
+    for each in (model, torch.compile(copy.deepcopy(model), backend="eager", fullgraph=True)):
+        logits = each(images)
+        logits.square().sum().backward()
+        used = [p.grad for p in each.parameters() if p.grad is not None]
+        answers.append([logits, *used])
+    assert len(answers[0]) > 2
+    torch.testing.assert_close(*answers)
+"""
 
 
 def test_law_compiled_in_one_graph():
     """In a process of its own: the run-time type checks of the tests would break the graph."""
-    subprocess.run([sys.executable, "-c", COMPILED], check=True)
+    subprocess.run([sys.executable, "-c", COMPILED + TRAINED_COMPILED], check=True)
+
+
+def test_a_head_that_is_replaced_is_heard():
+    model = orbit(Residual(), "C4", combine="mean_features").eval()
+    before = model(x := torch.rand(2, 1, 8, 8))
+    model.model.fc = nn.Linear(8, 5)
+    assert before.shape == (2, 3) and model(x).shape == (2, 5)

@@ -16,6 +16,7 @@ from turnwise.training.callbacks import (
     StopAtNonsense,
     WholeCheckpoints,
 )
+from turnwise.training.run import train
 
 
 def trainer(**facts):
@@ -52,12 +53,46 @@ def test_weights_are_averaged_every_few_steps_with_the_share_of_them_all():
     assert kept == pytest.approx(4 * 0.9**4 + 8 * (1 - 0.9**4))
 
 
+@pytest.mark.parametrize("decay", [0.9, 0.99, 0.998, 0.9998])
+def test_tables_of_whole_numbers_are_not_averaged(decay):
+    """Rounded down, an average of equal indices is another index."""
+    module = lightning.LightningModule()
+    module.layer = torch.nn.Linear(1, 1)
+    module.register_buffer("table", torch.arange(1000), persistent=False)
+    module.register_buffer("mask", torch.arange(9) % 2 == 0)
+    average = AveragedWeights(decay)
+    average.setup(trainer(), module, "fit")
+    for step in range(1, 9):
+        average.on_train_batch_end(trainer(global_step=step), module, None, None, 0)
+    kept = average._average_model.module
+    assert torch.equal(kept.table, torch.arange(1000))
+    assert torch.equal(kept.mask, module.mask)
+
+
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_nonsense_stops_the_run(loss):
     stop = StopAtNonsense()
     stop.on_train_batch_end(trainer(), None, {"loss": torch.tensor(1.0)}, None, 0)
     with pytest.raises(InputError, match=r"not a number at step 7 .* lower optimisation\.learning"):
         stop.on_train_batch_end(trainer(), None, {"loss": torch.tensor(loss)}, None, 1)
+
+
+def test_a_run_without_progress_stops_and_so_does_a_resumed_one(tmp_path, quick):
+    """With a rate of nearly 0 no epoch is better than the first; two more are waited for."""
+
+    def epochs(folder, *overrides, resume=False):
+        still = ("optimisation.learning_rate=1e-12", "data.augment.rotation=0", *overrides)
+        train(quick(*still), folder, resume=resume)
+        table = csv.DictReader((folder / "metrics.csv").read_text().splitlines())
+        return [int(row["epoch"]) for row in table]
+
+    patient = ("trainer.max_epochs=6", "trainer.patience=2")
+    assert epochs(tmp_path / "whole", *patient) == [0, 1, 2]
+    assert epochs(tmp_path / "whole", *patient, resume=True) == [0, 1, 2]
+    more = ("trainer.max_epochs=6", "trainer.patience=3")
+    assert epochs(tmp_path / "whole", *more, resume=True) == [0, 1, 2, 3]
+    assert epochs(tmp_path / "cut", "trainer.max_epochs=2", "trainer.patience=2") == [0, 1]
+    assert epochs(tmp_path / "cut", *patient, resume=True) == [0, 1, 2]
 
 
 def test_the_table_drops_what_a_resumed_run_repeats(tmp_path):

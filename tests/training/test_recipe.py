@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from turnwise.checks import InputError
-from turnwise.training.recipe import make_recipe, read_recipe
+from turnwise.training.recipe import OptimisationPart, make_recipe, read_recipe
 
 SMALL = {"model": {"name": "vit", "width": 16}, "data": {"name": "digits"}}
 
@@ -70,6 +70,9 @@ def test_null_switches_off():
         ("optimisation.weight_decay=-1", "weight_decay = -1.0 must be finite and not negative"),
         ("optimisation.learning_rate=.inf", "learning_rate = inf must be positive and finite"),
         ("data.augment.shift=.inf", "shift = inf must be finite and not negative"),
+        ("optimisation.schedule=noam", "set warmup_steps, e.g. 4000"),
+        ("optimisation.warmup_steps=-1", "warmup_steps = -1 must be finite and not negative"),
+        ("trainer.patience=0", "patience = 0 must be at least 1 epoch, or null"),
         ("evaluation.batch_size=0", "batch_size = 0 must be at least 1"),
         ("optimisation.gradient_clip=-1", "gradient_clip = -1.0 must be positive, or null"),
     ],
@@ -108,6 +111,11 @@ def test_a_recipe_cannot_run_code(tmp_path):
     (tmp_path / "evil.yaml").write_text("model: !!python/object/apply:os.getcwd []")
     with pytest.raises(InputError, match="is not YAML"):
         read_recipe(tmp_path / "evil.yaml")
+
+
+def test_one_warm_up_not_two():
+    with pytest.raises(InputError, match="give warmup_epochs or warmup_steps, not both"):
+        OptimisationPart(warmup_epochs=1.0, warmup_steps=5)
 
 
 def test_averages_in_double_precision_are_refused():

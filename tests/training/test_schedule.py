@@ -24,6 +24,26 @@ def test_constant_stays():
     assert [rate_factor(step, 2, 9, "constant") for step in (0, 1, 2, 8)] == [0.5, 1.0, 1.0, 1.0]
 
 
+def test_noam_as_published():
+    """The values of the program of Horn et al., at a warm-up of 100 steps."""
+    steps = (0, 1, 50, 99, 100, 400, 10_000)
+    factors = [rate_factor(step, 100, 0, "noam") for step in steps]
+    assert factors == pytest.approx([0, 0.01, 0.5, 0.99, 1, 0.5, 0.1])
+
+
+def test_a_warm_up_may_be_given_in_steps():
+    how = OptimisationPart(schedule="noam", warmup_steps=4)
+    optimiser = make_optimiser(nn.Linear(2, 2), how)
+    schedule = make_schedule(optimiser, how, total=20, epochs=5)
+    rates = []
+    for _ in range(17):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    peak = how.learning_rate
+    assert [rates[step] for step in (0, 2, 4, 16)] == pytest.approx([0, peak / 2, peak, peak / 2])
+
+
 def test_the_schedule_drives_the_optimiser():
     how = OptimisationPart(learning_rate=0.1, warmup_epochs=1.0)
     optimiser = make_optimiser(nn.Linear(2, 2), how)

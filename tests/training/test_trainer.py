@@ -42,6 +42,15 @@ def test_weights_are_averaged_only_where_asked(tmp_path, quick):
     assert "AveragedWeights" in names("optimisation.ema=0.9")
 
 
+def test_it_stops_early_only_where_asked(tmp_path, quick):
+    def stops(*overrides):
+        return build(quick(*overrides), tmp_path).early_stopping_callbacks
+
+    assert stops() == []
+    (stop,) = stops("trainer.patience=3")
+    assert (stop.monitor, stop.mode, stop.patience) == ("val_accuracy", "max", 3)
+
+
 def test_settings_that_cannot_be_used_are_one_line(tmp_path, quick):
     with pytest.raises(InputError, match=r"^these trainer settings cannot be used here: .*gpu"):
         build(quick("trainer.accelerator=gpu"), tmp_path)

@@ -1,4 +1,4 @@
-"""Random turns, shifts, scales, mirrors, bends and noise, on the device the pictures are on.
+"""Random turns, shifts, scales, mirrors, bends, holes and noise, on the device the pictures are on.
 
 All draws for a batch come from one generator: the same state gives the same pictures.
 """
@@ -15,6 +15,7 @@ from turnwise.checks import require
 from turnwise.geometry.warps import rotation_matrices, warp_images
 
 Images = Float[Tensor, "batch channel row col"]
+ERASED = (0.15, 0.5)  # side of an erased square, of the picture's shorter one
 KNOTS = 7  # pixels between two steps that are drawn
 
 
@@ -29,6 +30,7 @@ class Augmentation:
     mirror:   left and right swapped, in half of the pictures
     stretch:  longer by a factor of up to 1 + stretch along one line, shorter by it across
     elastic:  spread, in pixels, of a smooth field of steps that bends the picture
+    erase:    the share of pictures in which a square of random size and place is set to 0
     noise:    spread of normal noise, where pictures run from 0 to 1
     """
 
@@ -39,6 +41,7 @@ class Augmentation:
     mirror: bool = False
     stretch: float = 0.0
     elastic: float = 0.0
+    erase: float = 0.0
     noise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -46,6 +49,7 @@ class Augmentation:
         for what in ("shift", "scale", "stretch", "elastic", "noise"):
             value = getattr(self, what)
             require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
+        require(0 <= self.erase <= 1, f"erase = {self.erase} is a share of the pictures, 0 to 1.")
 
     @property
     def moves(self) -> bool:
@@ -56,11 +60,13 @@ class Augmentation:
 
 
 def augment(images: Images, how: Augmentation, generator: torch.Generator) -> Images:
-    """Move each picture by its own random x -> A x + t, then add noise."""
+    """Move each picture by its own random x -> A x + t, then erase a square, then add noise."""
     if how.moves:
         matrices, shifts = random_moves(len(images), how, generator)
         bends = random_bends(images, how.elastic, generator) if how.elastic else None
         images = warp_images(images, matrices.to(images), shifts.to(images), bends)
+    if how.erase:
+        images = erase_squares(images, how.erase, generator)
     if how.noise:
         noise = torch.randn(images.shape, generator=generator, device=generator.device)
         images = images + how.noise * noise.to(images)
@@ -107,3 +113,23 @@ def random_bends(
     coarse = (len(images), 2, max(2, rows // KNOTS), max(2, cols // KNOTS))
     steps = torch.randn(coarse, generator=generator, device=generator.device).to(images)
     return spread * F.interpolate(steps, (rows, cols), mode="bicubic", align_corners=True)
+
+
+def erase_squares(images: Images, share: float, generator: torch.Generator) -> Images:
+    """Set a square to 0 in about `share` of the pictures; its size and place are uniform.
+
+    Paper:    Zhong et al. 2020, "Random Erasing Data Augmentation".
+    Departs:  squares, not rectangles, and zeros, not noise.
+    """
+    rows, cols = images.shape[-2:]
+    draw = torch.rand(len(images), 4, 1, generator=generator, device=generator.device)
+    chosen, size, down, right = draw.to(images.device).unbind(1)
+    side = (ERASED[0] + (ERASED[1] - ERASED[0]) * size) * min(rows, cols)
+    held = [
+        (first <= centres) & (centres < first + side)  # (batch, row or col)
+        for count, place in ((rows, down), (cols, right))
+        for first in [place * (count - side)]
+        for centres in [torch.arange(count, device=images.device) + 0.5]
+    ]
+    hole = held[0][:, :, None] & held[1][:, None] & (chosen < share)[:, :, None]
+    return images.masked_fill(hole[:, None], 0.0)

@@ -119,6 +119,19 @@ _OTHERS = (
         notes="without the original files it is generated from mnist by the published protocol",
     ),
     Entry(
+        name="mnist_rotated",
+        title="MNIST, upright in training and turned by any angle in the test",
+        classes=_DIGITS,
+        channels=1,
+        image_size=28,
+        splits="55,000 / 5,000 / 10,000 (those of mnist; the test pictures turned)",
+        licence=_MNIST_LICENCE,
+        citation=_LECUN,
+        files=_idx_files("mnist"),
+        official_val=False,
+        notes="generated from mnist; no turned picture is in training or validation",
+    ),
+    Entry(
         name="cifar10",
         title="CIFAR-10: small photographs",
         classes=(

@@ -1,5 +1,6 @@
 """`load_dataset`: any set by its name, as three disjoint splits in memory."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from turnwise.checks import InputError, require
@@ -8,10 +9,11 @@ from turnwise.data.folders import PREFIX, read_folder
 from turnwise.data.pictures import Dataset, Pictures
 from turnwise.data.resample import check_wishes, fit
 from turnwise.data.sources import READERS, Source
-from turnwise.data.splits import cut, val_count
+from turnwise.data.splits import cut, part_per_class, val_count
 from turnwise.data.storage import shelves
 
 HELD_OUT = 5_000  # of the training pictures of MNIST, Fashion-MNIST and CIFAR-10, as published
+PART_SEED = 10  # of `fraction`, so that every training sees the same part
 
 
 def _with_val(
@@ -32,7 +34,7 @@ def _with_val(
     return splits, f"; {held_out:,} of train held out for validation by seed {seed}"
 
 
-def load_dataset(
+def load_dataset(  # noqa: PLR0913 - what a user may choose
     name: str,
     *,
     data_dir: str | Path | None = None,
@@ -42,6 +44,7 @@ def load_dataset(
     seed: int = 0,
     download: bool = True,
     crop: int | None = None,
+    fraction: float = 1.0,
 ) -> Dataset:
     """The data set `name` of the catalogue, or your own pictures as "folder:PATH".
 
@@ -49,7 +52,8 @@ def load_dataset(
     downloaded into the cache.  Pictures are first cropped to the central `crop` pixels, then
     resampled to `image_size`; `channels` is 1 for luma or 3 to repeat grey.  `val_fraction` is the
     share of the training pictures held out for validation, for sets without a validation split of
-    their own; `seed` chooses which.
+    their own; `seed` chooses which.  Of the training pictures only `fraction` is kept, in every
+    class alike and always the same ones; validation and test stay whole.
 
     >>> digits = load_dataset("digits")
     >>> len(digits.train), len(digits.val), len(digits.test), digits.channels, digits.image_size
@@ -57,8 +61,10 @@ def load_dataset(
     """
     check_wishes(image_size, channels, crop)
     require(seed >= 0, f"seed = {seed} must not be negative; try 0.")
+    require(0 < fraction <= 1, f"fraction = {fraction} must be above 0 and at most 1; try 0.1.")
     if name.startswith(PREFIX):
-        return _own_pictures(name, image_size, channels, val_fraction, seed, crop)
+        own = _own_pictures(name, image_size, channels, val_fraction, seed, crop)
+        return _part(own, fraction)
     known = entry(name)
     source = READERS[name](known, shelves(data_dir, download), image_size)
     splits, how = _with_val(source, name, known.official_val, val_fraction, seed)
@@ -79,7 +85,16 @@ def load_dataset(
         licence=known.licence,
     )
     assert loaded.image_size, "asking raises unless the pictures are square"
-    return loaded
+    return _part(loaded, fraction)
+
+
+def _part(whole: Dataset, fraction: float) -> Dataset:
+    """The data set with a part of its training pictures, which its provenance then says."""
+    if fraction == 1:
+        return whole
+    train = whole.train.take(part_per_class(whole.train.labels, fraction, PART_SEED))
+    said = f"; {len(train):,} of {len(whole.train):,} training pictures, drawn by seed {PART_SEED}"
+    return replace(whole, train=train, provenance=whole.provenance + said)
 
 
 def _own_pictures(

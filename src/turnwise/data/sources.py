@@ -23,7 +23,7 @@ from turnwise.data.entries import Entry
 from turnwise.data.idx import read_idx
 from turnwise.data.medmnist import MEDMNIST, RECONSTRUCTED, file_name
 from turnwise.data.pictures import Pictures
-from turnwise.data.rotated_digits import generate
+from turnwise.data.rotated_digits import generate, turned_at_random
 from turnwise.data.storage import Shelves, where_to_put
 from turnwise.files import fill_whole
 
@@ -138,6 +138,15 @@ def _rotmnist(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
     return Source(splits, provenance)
 
 
+def _mnist_rotated(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
+    mnist = _idx(CATALOGUE["mnist"], shelves, None)
+    test = mnist.splits["test"]
+    turned = torch.from_numpy(turned_at_random(test.images[:, 0].numpy())).unsqueeze(1)
+    splits = {"train": mnist.splits["train"], "test": Pictures(turned, test.labels)}
+    how = "; test pictures generated here, each turned by one angle, uniform over a full turn"
+    return Source(splits, mnist.provenance + how)
+
+
 def sizes_to_try(wished: int | None, published: tuple[int, ...]) -> tuple[int, ...]:
     """Which published sizes can serve: the wished one alone, else larger ones first.
 
@@ -215,6 +224,7 @@ READERS: dict[str, Reader] = {
     "fashionmnist": _idx,
     "cifar10": _cifar10,
     "rotmnist": _rotmnist,
+    "mnist_rotated": _mnist_rotated,
     "dermamnist_c": _dermamnist_c,
     "eurosat": _one_file,
     "first_radio_galaxies": _one_file,

@@ -58,6 +58,31 @@ def cut_per_class(
     return [_ascending(part) for part in parts]
 
 
+def part_per_class(
+    labels: Int64[Tensor, " picture"], fraction: float, seed: int
+) -> Int64[Tensor, " chosen"]:
+    """Positions of `fraction` of the pictures, each class in proportion and with at least one.
+
+    Shares are rounded so that they add up to round(fraction · n): the classes whose share was cut
+    most get one more.  A smaller part lies within a larger one of the same seed.
+
+    >>> part_per_class(torch.tensor([0, 1, 0, 1, 0, 0]), 0.5, seed=0).tolist()
+    [0, 3, 4]
+    """
+    require(0 < fraction <= 1, f"fraction = {fraction} must be above 0 and at most 1; try 0.1.")
+    generator = np.random.default_rng(seed)
+    classes, counts = labels.unique(return_counts=True)
+    shares = fraction * counts.double()
+    wanted = shares.floor().long()
+    rest = round(float(fraction * len(labels))) - int(wanted.sum())
+    wanted[(wanted - shares).argsort(stable=True)[:rest]] += 1
+    chosen: list[int] = []
+    for label, count in zip(classes.tolist(), wanted.clamp(min=1).tolist(), strict=True):
+        members = generator.permutation((labels == label).nonzero().flatten().numpy())
+        chosen.extend(members[:count].tolist())
+    return _ascending(chosen)
+
+
 def same_content(images: UInt8[Tensor, "picture channel row col"]) -> list[list[int]]:
     """Positions grouped by equal pixels, in order of first appearance."""
     groups: dict[bytes, list[int]] = {}

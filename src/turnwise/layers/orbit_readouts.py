@@ -9,6 +9,7 @@ Paper:    Basu et al. 2023, "Equi-Tuning" (mean), and "Equivariant Few-Shot Lear
           Models" (weights λ); the others as in the blog of WouterBant/GEVit-DL2-Project.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -44,7 +45,7 @@ def combine_max(answers: Answers) -> Answer:
 def combine_mean_probability(answers: Answers) -> Answer:
     """log 1/|G| Σ_h p_h, by logarithms alone."""
     logs = answers.log_softmax(dim=2)
-    return torch.logsumexp(logs - torch.tensor(float(answers.shape[1])).log().to(logs), dim=1)
+    return torch.logsumexp(logs, dim=1) - math.log(answers.shape[1])
 
 
 def combine_most_likely(answers: Answers) -> Answer:

@@ -1,5 +1,6 @@
 """Whole networks, one file per family, and the registry that makes them by name."""
 
+from turnwise.models import bottleneck_resnet as bottleneck_resnet
 from turnwise.models import g_cnn as g_cnn
 from turnwise.models import group_performer as group_performer
 from turnwise.models import gsa as gsa
@@ -7,6 +8,7 @@ from turnwise.models import hybrids as hybrids
 from turnwise.models import metaformer as metaformer
 from turnwise.models import performer as performer
 from turnwise.models import resnet as resnet
+from turnwise.models import small_cnn as small_cnn
 from turnwise.models import turnwise_vit as turnwise_vit
 from turnwise.models import vit as vit
 from turnwise.models.canonical import canonical as canonical

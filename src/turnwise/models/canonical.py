@@ -103,8 +103,8 @@ class Canonical(nn.Module):
     def _views(self, images: Images) -> Float[Tensor, "group batch channel row col"]:
         self.orbit.views.require_fitting(images)
         outside = self.orbit.outside(images)
-        looks = [self.orbit.views.look(images, h, outside) for h in range(self.group.order)]
-        return torch.stack(looks)
+        views = self.orbit.sampler.look(images, range(self.group.order), outside)
+        return views.unflatten(0, (self.group.order, len(images)))
 
     def _answer(self, upright: Images) -> Float[Tensor, "batch num_classes"]:
         """What the orbit's combination makes of one view."""

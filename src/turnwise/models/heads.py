@@ -30,24 +30,38 @@ def head_width(head: nn.Module) -> int:
     raise InputError(f"a {type(head).__name__} does not tell how many numbers it takes; {CURE}.")
 
 
-def features_before(
-    model: nn.Module, head: nn.Module, images: Float[Tensor, "batch channel row col"]
-) -> Float[Tensor, "batch width"]:
-    """What the head is given when the model looks at the pictures: one vector for each."""
-    given: list[Tensor] = []
+class HeadListener:
+    """Hears what a head is given while its model looks at pictures: the vector before the logits.
 
-    def remember(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        given.append(inputs[0])
+    A hook that stays on the head, and is deaf but for `features`: hooks that come and go cannot be
+    compiled.
+    """
 
-    with head.register_forward_pre_hook(remember):
-        model(images)
-    shapes = [tuple(features.shape) for features in given]
-    require(
-        len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] == len(images),
-        f"the head must be given one vector for each of {len(images)} pictures, got {shapes}; "
-        f"{CURE}, or combine logits.",
-    )
-    return given[0]
+    def __init__(self, head: nn.Module) -> None:
+        self.head, self.listening = head, False
+        self.given: list[Tensor] = []
+        head.register_forward_pre_hook(self)
+
+    def __call__(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if self.listening:
+            self.given.append(inputs[0])
+
+    def features(
+        self, model: nn.Module, images: Float[Tensor, "batch channel row col"]
+    ) -> Float[Tensor, "batch width"]:
+        """What the head is given when the model looks at the pictures: one vector for each."""
+        self.listening = True
+        try:
+            model(images)
+        finally:
+            self.listening, given, self.given = False, self.given, []
+        shapes = [tuple(features.shape) for features in given]
+        require(
+            len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] == len(images),
+            f"the head must be given one vector for each of {len(images)} pictures, got {shapes}; "
+            f"{CURE}, or combine logits.",
+        )
+        return given[0]
 
 
 def logits_of(answer: object) -> Tensor:

@@ -20,7 +20,8 @@ from turnwise.checks import require, require_known
 from turnwise.groups import PlanarGroup, require_grid_group
 from turnwise.layers.orbit_readouts import COMBINATIONS, OF_LOGITS, orbit_readout, takes_features
 from turnwise.layers.orbit_views import OrbitViews
-from turnwise.models.heads import features_before, find_head, head_width, logits_of
+from turnwise.layers.view_sampling import ViewSampler
+from turnwise.models.heads import HeadListener, find_head, head_width, logits_of
 
 OUTPUTS = ("class", "map")
 REGIMES = ("none", "head", "all")
@@ -82,12 +83,14 @@ class Orbit(nn.Module):
         if plan.output == "map":
             require_grid_group(group)  # turned back between pixels, borders would be made up
         self.model, self.group, self.plan = model, group, plan
-        self.views = OrbitViews(group, plan.mask)
+        self.views, self.sampler = OrbitViews(group, plan.mask), ViewSampler(group, plan.mask)
         needs_head = takes_features(plan.combine) or plan.tune == "head"
         self.head_path = find_head(model, plan.head) if needs_head else plan.head
         width = head_width(self.head) if takes_features(plan.combine) else 0
         self.readout = orbit_readout(plan.combine, width)
+        self.listener: HeadListener | None = None
         if width:  # where the head is, and as precise
+            self.listener = HeadListener(self.head)
             self.readout.to(next(self.head.parameters()))
         self.training = model.training
         if plan.tune != "all":
@@ -152,7 +155,9 @@ class Orbit(nn.Module):
     def answers(self, views: Images) -> Float[Tensor, "batch width *space"]:
         """What is combined, for one view of each picture: logits, or the vector before the head."""
         if takes_features(self.plan.combine):
-            return features_before(self.model, self.head, views)
+            if self.listener is None or self.listener.head is not self.head:  # it was replaced
+                self.listener = HeadListener(self.head)
+            return self.listener.features(self.model, views)
         return logits_of(self.model(views))
 
     def outside(self, images: Images) -> Float[Tensor, " channel"]:
@@ -197,7 +202,7 @@ class Orbit(nn.Module):
 
     def _answers(self, images: Images, outside: Tensor, elements: Sequence[int]) -> Answers:
         """(batch, view, …) for some of the views, in one batch."""
-        answers = self.answers(torch.cat([self.views.look(images, h, outside) for h in elements]))
+        answers = self.answers(self.sampler.look(images, elements, outside))
         split = answers.unflatten(0, (len(elements), len(images)))
         if self.plan.output == "map":
             require(split.ndim == 5, f"a map is (batch, class, row, col), got {answers.shape}.")

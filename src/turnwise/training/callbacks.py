@@ -5,13 +5,14 @@ import csv
 import io
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -37,6 +38,23 @@ class RepeatableSteps(Callback):
         torch.manual_seed(mix(self.seed, trainer.global_step, trainer.global_rank))
 
 
+def _fading(decay: float) -> Callable[[Any, Any, Any], None]:
+    """torch's average of weights and buffers; but tables of whole numbers are copied.
+
+    Averaged they would be rounded down, 9 · 0.992 + 9 · 0.008 to 8, and an index be another.
+    """
+    fade = get_ema_multi_avg_fn(decay)
+
+    def update(kept: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
+        if kept[0].is_floating_point() or kept[0].is_complex():
+            fade(kept, current, count)
+            return
+        for old, new in zip(kept, current, strict=True):
+            old.copy_(new)
+
+    return update
+
+
 class AveragedWeights(WeightAveraging):
     """Validate and keep a running average of the weights, each step's share fading by `decay`.
 
@@ -49,7 +67,7 @@ class AveragedWeights(WeightAveraging):
     EVERY = 4  # steps
 
     def __init__(self, decay: float) -> None:
-        super().__init__(multi_avg_fn=get_ema_multi_avg_fn(decay**self.EVERY))
+        super().__init__(multi_avg_fn=_fading(decay**self.EVERY))
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         return step_idx is not None and (step_idx + 1) % self.EVERY == 0
@@ -79,6 +97,25 @@ class StopAtNonsense(Callback):
                 "optimisation.learning_rate, set optimisation.gradient_clip, or use "
                 "trainer.precision=32-true."
             )
+
+
+class StopWithoutProgress(EarlyStopping):
+    """Stop after `patience` epochs in which the validation accuracy was no better than before.
+
+    The count is kept in the checkpoints: a run that is resumed stops where it would have stopped,
+    and one that had stopped stays so, unless it is given more patience.
+    """
+
+    def __init__(self, patience: int) -> None:
+        super().__init__(
+            "val_accuracy", mode="max", patience=patience, check_on_train_epoch_end=True
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({**state_dict, "patience": self.patience})
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
+        trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
 
 
 class EpochTable(Callback):

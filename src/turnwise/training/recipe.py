@@ -45,6 +45,7 @@ class DataPart:
     channels: int | None = None
     crop: int | None = None
     val_fraction: float | None = None
+    fraction: float = 1.0  # of the training pictures
     augment: Augmentation = field(default_factory=Augmentation)
 
 
@@ -56,16 +57,25 @@ class OptimisationPart:
     batch_size: int = 64
     schedule: str = "cosine"
     warmup_epochs: float = 0.0
+    warmup_steps: int = 0
     label_smoothing: float = 0.0
     gradient_clip: float | None = 1.0
     ema: float | None = None
 
     def __post_init__(self) -> None:
         require_known(self.optimiser, ("adamw", "sgd"), "optimiser")
-        require_known(self.schedule, ("cosine", "constant"), "schedule")
+        require_known(self.schedule, ("cosine", "constant", "noam"), "schedule")
+        require(
+            self.warmup_epochs == 0 or self.warmup_steps == 0,
+            "give warmup_epochs or warmup_steps, not both.",
+        )
+        require(
+            self.schedule != "noam" or self.warmup_epochs + self.warmup_steps > 0,
+            "schedule = noam falls from the end of its warm-up; set warmup_steps, e.g. 4000.",
+        )
         rate = self.learning_rate
         require(0 < rate < math.inf, f"learning_rate = {rate} must be positive and finite.")
-        for what in ("weight_decay", "warmup_epochs"):
+        for what in ("weight_decay", "warmup_epochs", "warmup_steps"):
             value = getattr(self, what)
             require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
         require_positive(batch_size=self.batch_size)
@@ -92,8 +102,13 @@ class TrainerPart:
     compile: bool = False
     cuda_graphs: bool = False
     deterministic: bool = False
+    patience: int | None = None  # epochs without a better validation accuracy
 
     def __post_init__(self) -> None:
+        require(
+            self.patience is None or self.patience >= 1,
+            f"patience = {self.patience} must be at least 1 epoch, or null for no early stop.",
+        )
         require(
             self.compile or not self.cuda_graphs,
             "trainer.cuda_graphs records what trainer.compile makes; set both, or neither.",

@@ -53,7 +53,7 @@ def load_recipe_data(recipe: Recipe, data_dir: str | Path | None) -> Dataset:
     part = recipe.data
     return load_dataset(
         part.name, data_dir=data_dir, image_size=part.image_size, channels=part.channels,
-        crop=part.crop, val_fraction=part.val_fraction,
+        crop=part.crop, val_fraction=part.val_fraction, fraction=part.fraction,
     )  # fmt: skip
 
 

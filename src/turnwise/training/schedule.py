@@ -1,4 +1,5 @@
-"""How the learning rate changes: a linear warm-up, then constant or along half a cosine to zero."""
+"""How the learning rate changes: a linear warm-up, then constant, along half a cosine to zero, or
+with one over the root of the step."""
 
 import math
 
@@ -16,8 +17,12 @@ POSITIONS = ("position", "pose", "frequency", "lead", "alpha", "beta", "table")
 def rate_factor(step: int, warmup: int, total: int, schedule: str) -> float:
     """What the base learning rate is multiplied by at `step` of `total`.
 
-    Paper:    Loshchilov & Hutter 2017, "SGDR" (one cycle, no restart).
+    Paper:    Loshchilov & Hutter 2017, "SGDR" (one cycle, no restart); Vaswani et al. 2017,
+              "Attention Is All You Need" ("noam", √(warmup / step) after the warm-up).
+    Departs:  "noam" has the base rate as its peak, whatever the width, as Horn et al. 2021 do.
     """
+    if schedule == "noam":
+        return min(step / max(1, warmup), math.sqrt(warmup / max(1, step)))
     if step < warmup:
         return (step + 1) / warmup
     if schedule == "constant":
@@ -44,7 +49,7 @@ def make_optimiser(model: nn.Module, how: OptimisationPart, fused: bool = False)
 
 def make_schedule(optimiser: Optimizer, how: OptimisationPart, total: int, epochs: int) -> LambdaLR:
     """The factor as a scheduler that is moved on after each of `total` steps."""
-    warmup = round(how.warmup_epochs * total / epochs)
+    warmup = how.warmup_steps or round(how.warmup_epochs * total / epochs)
     return LambdaLR(optimiser, lambda step: rate_factor(step, warmup, total, how.schedule))
 
 

@@ -29,6 +29,7 @@ from turnwise.training.callbacks import (
     FollowMove,
     RepeatableSteps,
     StopAtNonsense,
+    StopWithoutProgress,
     WholeCheckpoints,
 )
 from turnwise.training.recipe import Recipe
@@ -75,6 +76,8 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
     callbacks: list[Callback] = [RepeatableSteps(recipe.seed), StopAtNonsense()]
     if recipe.optimisation.ema is not None:
         callbacks.append(AveragedWeights(recipe.optimisation.ema))
+    if recipe.trainer.patience is not None:
+        callbacks.append(StopWithoutProgress(recipe.trainer.patience))
     callbacks += [EpochTable(folder / "metrics.csv"), FollowMove(place), best, last]
     show = sys.stdout.isatty()
     if show:

@@ -1,0 +1,87 @@
+"""A run examined on the test split of another data set, where that is sound.
+
+Sound means that the other set has the run's own training and validation pictures, and so none of
+them is in its test split: `mnist_rotated` for a run on `mnist`, upright in training and turned in
+the test.  Rotated MNIST is refused for such a run, for its test digits are in part those of MNIST's
+training, turned.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from turnwise.checks import InputError, require
+from turnwise.data import Dataset, entry
+from turnwise.evaluation.examine import RESULT, examine, read_examination
+from turnwise.files import write_json
+from turnwise.groups import PlanarGroup
+from turnwise.models import load
+from turnwise.training.recipe import read_recipe
+from turnwise.training.run import load_recipe_data
+
+FOLDER = "elsewhere"
+
+
+def result_folder(run: str | Path, data: str) -> Path:
+    """Where the figures of a run on the data set `data` are kept, for `read_examination`."""
+    if not data.startswith("folder:"):
+        entry(data)  # an unknown name is answered with the nearest one
+    return Path(run) / FOLDER / data.replace("/", "_")
+
+
+def examine_elsewhere(
+    run: str | Path,
+    data: str,
+    *,
+    data_dir: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> dict[str, Any]:
+    """As `examine_run`, on the test split of the data set `data`; looks there are counted, too."""
+    run = Path(run)
+    recipe = read_recipe(run / "recipe.yaml")
+    before = read_examination(result_folder(run, data))
+    model = load(run).to(device)
+    dataset = load_recipe_data(replace(recipe, data=replace(recipe.data, name=data)), data_dir)
+    trained_on = require_sound(run, dataset)
+    figures = examine(
+        model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
+        angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
+        progress=progress,
+    )  # fmt: skip
+    result = {
+        "model": recipe.model.name,
+        "data": dataset.name,
+        "provenance": dataset.provenance,
+        "trained_on": trained_on,
+        "times_examined": 1 + (before["times_examined"] if before else 0),
+        **figures,
+    }
+    write_json(result_folder(run, data) / RESULT, result)
+    return result
+
+
+def require_sound(run: Path, dataset: Dataset) -> str:
+    """Raise unless the set has the run's classes, training and validation; returns their name."""
+    path = run / "environment.json"
+    try:
+        started = json.loads(path.read_text(encoding="utf-8"))["data"]
+        name, classes, digests = str(started["name"]), started["classes"], started["sha256"]
+        same = {split: digests[split] == dataset.digests()[split] for split in ("train", "val")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} does not tell the run's data set.") from error
+    require(
+        classes == list(dataset.classes),
+        f"{dataset.name} has the classes {', '.join(dataset.classes)}, which are not those of "
+        f"{name}, which {run} was trained on.",
+    )
+    require(
+        all(same.values()),
+        f"the training pictures of {dataset.name} are not those of {name}, which {run} was trained "
+        "on, so that they could be among its test pictures; test it on a set that shares them, as "
+        "mnist_rotated shares those of mnist, or train on the other set.",
+    )
+    return name
