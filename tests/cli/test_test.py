@@ -1,6 +1,7 @@
 """The test split is touched once, unless asked for again, and the count is kept."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +87,33 @@ def test_weights_that_were_changed(run, refused):
 def test_a_device_that_is_not_there(run, refused):
     assert "device 'abacus' cannot be used here" in refused("test", run, "--device", "abacus")
     assert not (run / "test.json").exists()
+
+
+def test_the_test_split_of_another_set(run, turnwise, monkeypatch):
+    """Where it is kept, and that it is asked for by name; what is sound is tested elsewhere."""
+    asked = []
+
+    def examined(run, data, **_):
+        asked.append(data)
+        (run_of := Path(run) / "elsewhere" / data).mkdir(parents=True)
+        figures = {**result(Path(run)), "data": data}
+        (run_of / "test.json").write_text(json.dumps(figures))
+        return figures
+
+    assert turnwise("test", run)[0] == 0
+    monkeypatch.setattr("turnwise.evaluation.elsewhere.examine_elsewhere", examined)
+    for _ in range(2):  # the second call shows what is kept
+        status, said, _ = turnwise("test", run, "--data", "mnist_rotated")
+        assert status == 0
+        assert "orbit_vit on 500 test pictures of mnist_rotated" in said
+        assert said.endswith(f"kept in {run / 'elsewhere' / 'mnist_rotated' / 'test.json'}\n")
+    assert asked == ["mnist_rotated"]
+
+
+def test_another_set_with_other_pictures(run, refused):
+    said = refused("test", run, "--data", "digit")
+    assert "Did you mean 'digits'" in said
+    text = (run / "environment.json").read_text()
+    (run / "environment.json").write_text(text.replace('"train": "', '"train": "0'))
+    said = refused("test", run, "--data", "digits")
+    assert "the training pictures of digits are not those of digits, which " in said

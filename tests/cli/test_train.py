@@ -57,6 +57,45 @@ def test_runs_are_numbered_and_can_be_continued(turnwise, recipe, empty_place):
     assert [p.name for p in sorted(run.parent.iterdir())] == ["version_0", "version_1"]
 
 
+TINY = ("--patch", "7", "--width", "16", "heads=2", "--depth=1", "--batch-size", "400")
+
+
+def test_a_model_and_a_data_set(turnwise, empty_place):
+    """Runs are numbered below LOG/EXP, which has a name of its own unless one is given."""
+    words = ("train", "vit", "digits", *TINY, "epochs=1", "trainer.accelerator=cpu")
+    assert turnwise(*words)[0] == 0
+    kept = yaml.safe_load((empty_place / "runs/digits_vit/version_0/recipe.yaml").read_text())
+    assert (kept["model"]["name"], kept["model"]["width"], kept["seed"]) == ("vit", 16, 0)
+    for number in range(2):
+        assert turnwise(*words, "--log-path", "logs", "--exp-name", "first", "seed=5")[0] == 0
+        run = empty_place / "logs" / "first" / f"version_{number}"
+        assert yaml.safe_load((run / "recipe.yaml").read_text())["seed"] == 5
+        assert load(run).classes == tuple("0123456789")
+
+
+def test_a_recipe_of_settings_alone(turnwise, own_pictures, empty_place):
+    own_pictures(circle=8, square=8)
+    settings = ("model.name=vit", *OWN, "model.width=16", "model.heads=2", "trainer.max_epochs=1")
+    assert turnwise("train", *settings, "trainer.accelerator=cpu")[0] == 0
+    assert (empty_place / "runs" / "own_vit" / "version_0" / "model").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("vit", "digit"), "unknown data set 'digit'. Did you mean 'digits'?"),
+        (("vti", "digits"), "unknown model or recipe 'vti'. Did you mean 'vit'?"),
+        (("vit", "digits", "widht=3"), "unknown option of vit 'widht'. Did you mean 'width'?"),
+        (("vit", "digits", "--output=o", "--exp-name=e"), "leave --log-path and --exp-name out"),
+        (("vit", "digits", "--schedule", "noam"), "falls from the end of its warm-up"),
+        (("seed=1",), "recipe needs 'model'"),
+    ],
+)
+def test_words_that_cannot_be_used(refused, empty_place, words, message):
+    assert message in refused("train", *words)
+    assert not list(empty_place.iterdir())
+
+
 def test_own_pictures(turnwise, recipe, own_pictures):
     own_pictures(circle=8, square=8)
     assert turnwise("train", recipe, *OWN, "--output", "out")[0] == 0
@@ -103,7 +142,10 @@ def test_a_recipe_that_is_not_there(refused):
 
 
 def test_no_recipe_at_all(refused):
-    assert "give a recipe (recipes/*.yaml), or --resume RUN." in refused("train")
+    said = refused("train")
+    assert (
+        "give a recipe (recipes/*.yaml), MODEL DATASET (turnwise models), or --resume RUN" in said
+    )
 
 
 @pytest.mark.parametrize(

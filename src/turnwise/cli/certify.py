@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from turnwise.evaluation.targets import Request
 
 TARGET = (
-    "a run, a model folder, a model's name (untrained), module:callable (imports and runs that "
-    "code), a .pt2 file of torch.export, or an .onnx file"
+    "a run, a model folder, shipped weights, a model's name (untrained), module:callable (imports "
+    "and runs that code), a .pt2 file of torch.export, or an .onnx file"
 )
 
 

@@ -12,16 +12,22 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def models(args: argparse.Namespace) -> int:
-    """List the models that can be made by name, with their own options."""
+    """List the models that can be made by name, with their own options, and the weights that
+    come with the package."""
     from turnwise.models import describe_model, list_models, model_options
+    from turnwise.reports.model_card import HEADERS, shipped_cards, summary_rows
+    from turnwise.reports.tables import text_table
 
     names = list_models(args.pattern)
     for name in names:
         options = ", ".join(f"{key}={value!r}" for key, value in model_options(name).items())
         print(f"{name}\n    {describe_model(name)}\n    options: {options}")
-    if not names:
+    rows = summary_rows(shipped_cards(args.pattern))
+    if rows:
+        print(f"\nweights that come with the package:\n{text_table(HEADERS, rows)}")
+    if not names and not rows:
         print(f"no model matches {args.pattern!r}; known: {', '.join(list_models())}")
-    return 0 if names else 1
+    return 0 if names or rows else 1
 
 
 def dataset_arguments(parser: argparse.ArgumentParser) -> None:

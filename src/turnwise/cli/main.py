@@ -27,6 +27,7 @@ from turnwise.cli import (
     train,
     verify,
 )
+from turnwise.cli.model_words import spelled_out
 
 COMMANDS = (
     train.train, test.test, certify.certify, verify.verify, predict.predict, imports.import_,
@@ -66,8 +67,10 @@ def parser() -> argparse.ArgumentParser:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The arguments; key=value may stand before and after --flags, which argparse alone refuses."""
-    top = parser()
-    args, rest = top.parse_known_args(argv)
+    top, words = parser(), list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["train"]:
+        words[1:] = spelled_out(words[1:])
+    args, rest = top.parse_known_args(words)
     strange = [word for word in rest if word.startswith("-") or "=" not in word]
     if strange or (rest and not hasattr(args, "settings")):
         top.error(f"unrecognized arguments: {' '.join(strange or rest)}")
@@ -78,7 +81,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what the user got wrong becomes one line, never a traceback."""
-    args = parse(argv)
+    try:
+        args = parse(argv)
+    except InputError as error:  # in the words after `train`, the only ones looked at so early
+        print(f"turnwise train: {error}", file=sys.stderr)
+        return 2
     # OpenMP threads spin for about a millisecond before they sleep; where another program wants the
     # same cores they starve each other, and two demos at once took many times twice as long
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="a run or model folder")
+    parser.add_argument("run", help="a run, a model folder or shipped weights")
     parser.add_argument("--group", default="C4", help="C4, D4, C16, … (default: C4)")
     parser.add_argument("--combine", default="mean", help="mean, max, most_certain, … (mean)")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the new folder")

@@ -12,7 +12,9 @@ NOTE = "Pictures of the validation split, one of each class, recognised upright 
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="runs or model folders")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="runs, model folders or shipped weights"
+    )
     parser.add_argument(
         "-o", "--output", default="report.html", help="HTML file (default: report.html)"
     )

@@ -8,7 +8,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="a run or model folder")
+    parser.add_argument("run", help="a run, a model folder or shipped weights")
     parser.add_argument("--port", type=int, default=8765, help="0 takes any (default: 8765)")
     parser.add_argument(
         "--host", default=LOOPBACK, help=f"address to listen on (default: {LOOPBACK}, this machine)"

@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument(
         "runs", nargs="+", metavar="RUN",
-        help="runs, model folders, or models by name (untrained), with options key=value",
+        help="runs, model folders, shipped weights, or names of models (untrained) with key=value",
     )  # fmt: skip
     parser.add_argument("--output", help="file: .png or .svg, for films .gif, .png or .mp4")
     parser.add_argument("--picture", type=int, help="number in the validation split")

@@ -5,11 +5,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.checks import InputError
+from turnwise.checks import InputError, require
+from turnwise.cli.many_runs import test_below, write_rows
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="a run folder made by turnwise train")
+    parser.add_argument("run", help="a run folder made by turnwise train, or shipped weights")
+    parser.add_argument(
+        "--data",
+        help="the test split of another data set with the same training pictures: mnist_rotated "
+        "for a run on mnist (default: the run's own)",
+    )
+    parser.add_argument("--recursive", action="store_true", help="every run below the folder RUN")
+    parser.add_argument("--output", help="recipe and figures as CSV, one row for each run")
     parser.add_argument("--again", action="store_true", help="examine again; the count is kept")
     parser.add_argument("--data-dir", help="where the data sets are (default: $TURNWISE_DATA)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
@@ -18,23 +26,60 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def test(args: argparse.Namespace) -> int:
     """Examine a run on its test split: upright, turned through 360° and over its group.
     The split is touched once: a second call shows the kept result, unless --again is given."""
-    from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation import examine_run, read_examination
+    from turnwise.evaluation import read_examination
+    from turnwise.evaluation.elsewhere import result_folder
+    from turnwise.models.shipped import shipped_folder
 
-    result = None if args.again else read_examination(args.run)
+    if args.recursive:
+        return test_below(args, _examine)
+    shipped = shipped_folder(args.run)
+    if shipped is not None:
+        given = "--data" if args.data else "--output"
+        untouched = args.data is None and args.output is None
+        require(untouched, f"{shipped.name} is not tested anew; leave {given} out.")
+        return _show_card(shipped, args.again)
+    place = Path(args.run) if args.data is None else result_folder(args.run, args.data)
+    result = None if args.again else read_examination(place)
     if result is None:
-        device = chosen_device(args.device)
-        result = examine_run(
-            args.run, data_dir=args.data_dir, device=device, progress=sys.stderr.isatty()
-        )
+        result = _examine(args)
     else:
         print("already tested; this is the kept result (--again repeats the test):")
     try:
         print(summary(result))
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{args.run}/test.json is damaged; remove it to test again.") from error
-    print(f"\nkept in {Path(args.run) / 'test.json'}")
+        raise InputError(f"{place}/test.json is damaged; remove it to test again.") from error
+    print(f"\nkept in {place / 'test.json'}")
+    if args.output:
+        write_rows([(args.run, result)], args.output)
     return 0
+
+
+def _show_card(shipped: Path, again: bool) -> int:
+    """Shipped weights were tested before they were shipped; their card keeps the result."""
+    from turnwise.models.shipped import read_card
+    from turnwise.reports.model_card import card_page
+
+    require(
+        not again,
+        f"{shipped.name} has no run to keep a second result in; leave --again out, or train "
+        "one of your own (turnwise train).",
+    )
+    print("tested before it was shipped; this is its card:\n")
+    print(card_page(read_card(shipped)), end="")
+    return 0
+
+
+def _examine(args: argparse.Namespace) -> dict[str, Any]:
+    from turnwise.cli.devices import chosen_device
+    from turnwise.evaluation import examine_run
+    from turnwise.evaluation.elsewhere import examine_elsewhere
+
+    device, progress = chosen_device(args.device), sys.stderr.isatty()
+    if args.data is None:
+        return examine_run(args.run, data_dir=args.data_dir, device=device, progress=progress)
+    return examine_elsewhere(
+        args.run, args.data, data_dir=args.data_dir, device=device, progress=progress
+    )
 
 
 def summary(result: dict[str, Any]) -> str:

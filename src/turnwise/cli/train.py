@@ -1,38 +1,43 @@
-"""turnwise train: from a recipe to a run folder."""
+"""turnwise train: from a recipe, or a model and a data set, to a run folder."""
 
 import argparse
 import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from turnwise.checks import InputError, require
+from turnwise.cli.model_words import RUN_FLAGS
+
+if TYPE_CHECKING:
+    from turnwise.training.recipe import Recipe
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", nargs="?", help="a YAML file; see recipes/")
+    parser.usage = (
+        "%(prog)s [-h] RECIPE [key=value …] | MODEL DATASET [--option VALUE | key=value …] | "
+        "--resume RUN"
+    )
+    parser.add_argument(
+        "recipe", nargs="?",
+        help="a YAML file, see recipes/; or MODEL DATASET, see turnwise train MODEL -h",
+    )  # fmt: skip
     parser.add_argument(
         "settings", nargs="*", metavar="key=value", help="e.g. trainer.max_epochs=5 seed=1"
     )
-    parser.add_argument("--output", help="the run's folder (default: runs/RECIPE/version_N)")
+    for flag, (metavar, text) in RUN_FLAGS.items():
+        said = text.replace("DATASET_MODEL", "the recipe's name, or DATASET_MODEL")
+        parser.add_argument(f"--{flag.replace('_', '-')}", metavar=metavar, help=said)
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
-    parser.add_argument("--data-dir", help="where the data sets are (default: $TURNWISE_DATA)")
 
 
 def train(args: argparse.Namespace) -> int:
-    """Train a recipe; the run folder keeps the recipe, the metrics and the best weights."""
-    from turnwise.training.recipe import read_recipe
-    from turnwise.training.run import FOLDER_VARIABLE, next_folder
+    """Train a recipe, or a model on a data set. The run folder keeps the recipe, the metrics and
+    the best weights."""
     from turnwise.training.run import train as run
 
-    path, overrides, folder = _sources(args)
-    recipe = read_recipe(path, overrides)
-    if folder is None:
-        require(
-            "WORLD_SIZE" not in os.environ or FOLDER_VARIABLE in os.environ,
-            "several processes share one run, so its folder must be named: give --output.",
-        )
-        folder = next_folder(Path("runs") / Path(path).stem)
+    recipe, folder = _resumed(args) if args.resume is not None else _new(args)
     command = shlex.join(["turnwise", *sys.argv[1:]])
     done = run(
         recipe, folder, data_dir=args.data_dir, resume=args.resume is not None, command=command
@@ -42,13 +47,43 @@ def train(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sources(args: argparse.Namespace) -> tuple[str, list[str], Path | None]:
-    """Recipe file, overrides and folder; with --resume the recipe is the run's own."""
-    if args.resume is None:
-        if args.recipe is None:
-            raise InputError("give a recipe (recipes/*.yaml), or --resume RUN.")
-        return args.recipe, args.settings, Path(args.output) if args.output else None
-    require(args.output is None, "--resume continues in its own folder; leave --output out.")
+def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
+    """The recipe, from a file or from settings alone, and a folder that is free."""
+    from turnwise.training.recipe import make_recipe, read_recipe
+    from turnwise.training.run import FOLDER_VARIABLE, next_folder
+
+    if args.recipe is None:
+        raise InputError(
+            "give a recipe (recipes/*.yaml), MODEL DATASET (turnwise models), or --resume RUN."
+        )
+    if "=" in args.recipe and not Path(args.recipe).is_file():
+        recipe = make_recipe({}, [args.recipe, *args.settings])
+        name = f"{Path(recipe.data.name).name}_{recipe.model.name}".replace("folder:", "")
+    else:
+        recipe, name = read_recipe(args.recipe, args.settings), Path(args.recipe).stem
+    if args.output:
+        require(
+            args.log_path is None and args.exp_name is None,
+            "--output is the run's folder itself; leave --log-path and --exp-name out.",
+        )
+        return recipe, Path(args.output)
+    require(
+        "WORLD_SIZE" not in os.environ or FOLDER_VARIABLE in os.environ,
+        "several processes share one run, so its folder must be named: give --output.",
+    )
+    return recipe, next_folder(Path(args.log_path or "runs") / (args.exp_name or name))
+
+
+def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":
+    """The run's own recipe and folder."""
+    from turnwise.training.recipe import read_recipe
+
+    for flag in ("output", "log_path", "exp_name"):
+        said = f"--{flag.replace('_', '-')}"
+        require(
+            getattr(args, flag) is None,
+            f"--resume continues in its own folder; leave {said} out.",
+        )
     settings = [*([args.recipe] if args.recipe else []), *args.settings]
     for setting in settings:
         require(
@@ -56,4 +91,4 @@ def _sources(args: argparse.Namespace) -> tuple[str, list[str], Path | None]:
             f"a resumed run keeps its recipe; only trainer.* can be set anew, got {setting!r}.",
         )
     run = Path(args.resume)
-    return str(run / "recipe.yaml"), settings, run
+    return read_recipe(run / "recipe.yaml", settings), run

@@ -26,6 +26,7 @@ from turnwise.evaluation.measurement import Scope
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model, list_models, load
 from turnwise.models.registry import config_of
+from turnwise.models.shipped import shipped_folder
 from turnwise.training.recipe import read_recipe
 from turnwise.training.run import load_run_data
 
@@ -37,7 +38,8 @@ UNKNOWN_SIZE, UNKNOWN_CHANNELS = 28, 1  # of a model that does not say: those of
 class Request:
     """What to certify and how: empty and 0 mean the model's own.
 
-    target     a run, a model folder, a model's name, "module:callable", a .pt2 or .onnx file
+    target     a run, a model folder, the name of shipped weights or of a model,
+               "module:callable", a .pt2 or .onnx file
     settings   options of a named model or of the callable, as key=value
     data       a data set, of whose validation split the pictures are
     against    the target that a file was exported from
@@ -95,10 +97,11 @@ def read_request(plain: dict[str, Any]) -> Request:
 def open_target(request: Request) -> nn.Module:
     """The model that the request names, its random weights drawn from the seed."""
     path, settings = Path(request.target), request.settings
-    if path.is_dir() or path.suffix.lower() in FILES:
-        kind = "folder" if path.is_dir() else "file"
+    is_folder = path.is_dir() or shipped_folder(path) is not None
+    if is_folder or path.suffix.lower() in FILES:
+        kind = "folder" if is_folder else "file"
         require(not settings, f"{request.target} is a {kind} and takes no options; leave them out.")
-        return load(path) if path.is_dir() else open_file(path)
+        return load(path) if is_folder else open_file(path)
     if is_code(request.target):
         return open_callable(request.target, read_options(settings), request.seed)
     torch.manual_seed(request.seed)

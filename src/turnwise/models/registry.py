@@ -30,6 +30,8 @@ ORBIT = "orbit_"
 # trained one to start from
 ORBIT_OPTIONS = {f.name: f.default for f in fields(OrbitPlan)} | {"base_group": "", "weights": ""}
 
+LEFT_OUT = {"group": "C4", "num_classes": 10, "in_chans": 1, "image_size": 28}
+
 _families: dict[str, Family] = {}
 
 
@@ -95,30 +97,40 @@ def model_options(name: str) -> dict[str, Any]:
     return own | (ORBIT_OPTIONS if name.startswith(ORBIT) else {})
 
 
+def require_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raise unless these are options of the model's own, each of the kind it must have."""
+    own = model_options(name)
+    for option, value in options.items():
+        require_known(option, [*own, *(field.name for field in fields(Task))], f"option of {name}")
+        require_kind(value, type(own[option]), option)
+
+
 def create_model(
     name: str,
-    group: str | PlanarGroup = "C4",
-    num_classes: int = 10,
-    in_chans: int = 1,
-    image_size: int = 28,
+    group: str | PlanarGroup | None = None,
+    num_classes: int | None = None,
+    in_chans: int | None = None,
+    image_size: int | None = None,
     pretrained: bool | str = False,
     **options: Any,
 ) -> nn.Module:
     """Build the model called `name`; `list_models()` tells the names, `options` are its own.
 
+    What is left out is C4, 10 classes, 1 channel, 28 pixels.  With `pretrained` (True, or the name
+    of the data, "rotmnist"; `name` may also be "MODEL.rotmnist") the weights are those that come
+    with the package, and so is all that is left out: see `models.pretrained`.
+
     The module remembers how it was made in `model.config`, which `save` writes.
     """
-    require_known(name, list_models(), "model")
-    if pretrained:
-        raise InputError(
-            f"no weights of {name!r} are shipped; train one (turnwise train) and open its folder "
-            "with turnwise.load(folder)."
-        )
-    own = model_options(name)
-    for option, value in options.items():
-        require_known(option, [*own, *(field.name for field in fields(Task))], f"option of {name}")
-        require_kind(value, type(own[option]), option)
-    task = Task(PlanarGroup.named(group), num_classes, in_chans, image_size)
+    asked = (group, num_classes, in_chans, image_size)
+    given = {key: v for key, v in zip(LEFT_OUT, asked, strict=True) if v is not None}
+    if pretrained or "." in name:
+        from turnwise.models.pretrained import create_pretrained
+
+        return create_pretrained(name, pretrained, {**given, **options})
+    require_options(name, options)
+    told: dict[str, Any] = {**LEFT_OUT, **given}
+    task = Task(**{**told, "group": PlanarGroup.named(told["group"])})
     if name.startswith(ORBIT):
         return _create_orbit(name.removeprefix(ORBIT), task, options)
     model = _families[name](task, **options)

@@ -18,6 +18,7 @@ import turnwise
 from turnwise.checks import InputError, require
 from turnwise.files import write_json, write_whole
 from turnwise.models.registry import config_of, create_model
+from turnwise.models.shipped import list_pretrained, require_as_shipped, shipped_folder
 
 WEIGHTS, CONFIG, FORMAT = "model.safetensors", "config.json", 1
 
@@ -44,12 +45,16 @@ def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> P
 
 
 def load(folder: str | Path) -> nn.Module:
-    """Open what `save` wrote (or the model of a run folder), ready to answer: in eval mode."""
+    """Open what `save` wrote, the model of a run folder, or shipped weights by their name.
+
+    It is ready to answer: in eval mode.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
     folder = find_model(folder)
     config = read_config(folder)
+    require_as_shipped(folder, config)
     weights = (folder / WEIGHTS).read_bytes()
     require(
         hashlib.sha256(weights).hexdigest() == config["sha256"],
@@ -69,13 +74,15 @@ from_pretrained = load
 
 
 def find_model(folder: str | Path) -> Path:
-    """The folder itself, or the `model` folder of a run."""
-    folder = Path(folder)
+    """The folder itself, the `model` folder of a run, or the folder of shipped weights."""
+    folder = shipped_folder(folder) or Path(folder)
     for candidate in (folder, folder / "model"):
         if (candidate / CONFIG).is_file():
             require((candidate / WEIGHTS).is_file(), f"{candidate} has no {WEIGHTS}.")
             return candidate
-    raise InputError(f"{folder} is not a model or run folder: it has no {CONFIG}.")
+    shipped = "" if folder.exists() else ", ".join(list_pretrained())
+    hint = f" Shipped weights are: {shipped}." if shipped else ""
+    raise InputError(f"{folder} is not a model or run folder: it has no {CONFIG}.{hint}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

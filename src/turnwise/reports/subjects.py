@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from turnwise.checks import InputError, require
 from turnwise.data import Dataset, Pictures, load_dataset
+from turnwise.data.catalogue import entry
 from turnwise.evaluation.predictions import predict_probabilities
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model, list_models, load
 from turnwise.models.registry import config_of
-from turnwise.training.recipe import read_recipe
-from turnwise.training.run import load_run_data
+from turnwise.models.shipped import read_card, shipped_folder
+from turnwise.training.recipe import make_recipe, read_recipe
+from turnwise.training.run import load_recipe_data, load_run_data
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +41,14 @@ class Subject:
 def read_subjects(
     targets: Sequence[str], *, data_dir: str | Path | None = None, device: Any = "cpu"
 ) -> list[Subject]:
-    """The subjects called `targets`: run folders, model folders, names of models (untrained).
+    """The subjects called `targets`: runs, model folders, shipped weights, untrained models.
 
     Words such as `width=64` between them are options of the models that are named.
     """
     words = [t for t in targets if "=" in t and not Path(t).exists()]
     places = [t for t in targets if t not in words]
     require(bool(places), "name at least one run, model folder or model.")
-    folders = [place for place in places if Path(place).is_dir()]
+    folders = [p for p in places if Path(p).is_dir() or shipped_folder(p) is not None]
     require(
         not words or len(folders) < len(places),
         f"{' '.join(words)} are options of a named model, but only folders are given; leave them.",
@@ -121,9 +123,9 @@ def _from_folder(name: str, folder: Path, data_dir: str | Path | None, device: A
     classes = tuple(getattr(model, "classes", ())) or _numbered(options["num_classes"])
     own: PlanarGroup = model.group  # type: ignore[assignment]
     if not (folder / "recipe.yaml").is_file():
-        digits, origin = _digits(options)
+        dataset, origin = _shown_to(folder, options, data_dir)
         group = own if own.order > 1 else PlanarGroup.named("C4")
-        return Subject(name, model, classes, group, digits.val, origin, folder)
+        return Subject(name, model, classes, group, dataset.val, origin, folder)
     recipe = read_recipe(folder / "recipe.yaml")
     dataset = load_run_data(folder, recipe, data_dir)
     group = own if own.order > 1 else PlanarGroup.named(recipe.model.group)
@@ -151,6 +153,16 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
         return {key: yaml.safe_load(text) for key, _, text in pairs}
     except yaml.YAMLError:
         raise InputError(f"{' '.join(words)} cannot be read; write width=64.") from None
+
+
+def _shown_to(folder: Path, options: Any, data_dir: str | Path | None) -> tuple[Dataset, str]:
+    """Embedded digits; for shipped weights that do not know digits, the data of their recipe."""
+    shipped = shipped_folder(folder)
+    card = {} if shipped is None else read_card(shipped)
+    if not card or tuple(card["model"]["classes"]) == entry("digits").classes:
+        return _digits(options)
+    dataset = load_recipe_data(make_recipe(card["recipe"]), data_dir)
+    return dataset, f"validation pictures of {dataset.name}"
 
 
 def _digits(options: Any) -> tuple[Dataset, str]:

@@ -1,0 +1,61 @@
+"""turnwise test --recursive and --output: many runs, and the table of them."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnwise.checks import InputError
+
+Result = dict[str, Any]
+
+
+def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace], Result]) -> int:
+    """Test every run below a folder; 1 if one cannot be tested, and its reason on stderr.
+
+    `examine` is told of one run as if it alone had been asked for.
+    """
+    from turnwise.evaluation.run_table import failed_row, run_row, runs_below, write_run_table
+    from turnwise.reports.tables import format_percent, text_table
+
+    rows, lines = [], []
+    for run in runs_below(args.run):
+        try:
+            row = run_row(run, _result(run, args, examine))
+        except InputError as error:
+            print(f"turnwise test: {run}: {error}", file=sys.stderr)
+            rows.append(failed_row(run, str(error)))
+            continue
+        rows.append(row)
+        shares = (row[key] for key in ("val_accuracy", "test_accuracy"))
+        lines.append([str(run), row["model.name"], row["test_data"],
+                      *(format_percent(share, digits=2) for share in shares)])  # fmt: skip
+    print(text_table(["run", "model", "data", "validation", "test"], lines))
+    if args.output:
+        write_run_table(rows, args.output)
+        print(f"\nwritten to {args.output}")
+    return int(len(lines) < len(rows))
+
+
+def _result(
+    run: Path, args: argparse.Namespace, examine: Callable[[argparse.Namespace], Result]
+) -> Result:
+    """The figures that the run keeps, unless it has none or is to be tested again."""
+    from turnwise.evaluation import read_examination
+    from turnwise.evaluation.elsewhere import result_folder
+
+    place = run if args.data is None else result_folder(run, args.data)
+    kept = None if args.again else read_examination(place)
+    if kept is not None:
+        return kept
+    print(f"testing {run}", file=sys.stderr)
+    return examine(argparse.Namespace(**{**vars(args), "run": str(run)}))
+
+
+def write_rows(results: Sequence[tuple[str, Result]], output: str) -> None:
+    """The table of these runs and their figures."""
+    from turnwise.evaluation.run_table import run_row, write_run_table
+
+    write_run_table([run_row(run, result) for run, result in results], output)
+    print(f"written to {output}")

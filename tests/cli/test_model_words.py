@@ -1,0 +1,148 @@
+"""MODEL DATASET and options, in the words of a recipe: every spelling, and what is refused."""
+
+import pytest
+
+from turnwise.checks import InputError
+from turnwise.cli.model_words import PUBLISHED, RECIPE_WORDS, spelled_out
+from turnwise.models import model_options
+from turnwise.training.recipe import make_recipe
+
+START = ["model.name=performer", "data.name=mnist"]
+
+
+def recipe(*words):
+    settings = [word for word in spelled_out(words) if not word.startswith("--")]
+    return make_recipe({}, settings)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["-h"], ["a.yaml", "seed=1"], ["folder/a"], ["seed=1"], ["--resume", "run"]],
+)
+def test_what_is_no_model_stays_as_it_is(words):
+    assert spelled_out(words) == words
+
+
+def test_a_recipe_may_be_a_file_of_any_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "performer").write_text("")
+    assert spelled_out(["performer", "seed=1"]) == ["performer", "seed=1"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--width", "64"], ["--width=64"], ["width=64"], ["--dim", "64"], ["--dim=64"],
+        ["dim=64"], ["model.width=64"],
+    ],
+)  # fmt: skip
+def test_every_spelling_says_the_same(words):
+    assert spelled_out(["performer", "mnist", *words]) == [*START, "model.width=64"]
+
+
+@pytest.mark.parametrize("flag", ["--attn_dropout", "--attn-dropout", "--attention_dropout"])
+def test_hyphens_and_underscores(flag):
+    assert recipe("performer", "mnist", flag, "0.5").model.options == {"attention_dropout": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Performer", "performer"), ("NoposPerformer", "nopos_performer"),
+        ("NoPosPerformer", "nopos_performer"), ("RelativePerformer", "relative_performer"),
+        ("ClippedRelativePerformer", "clipped_relative_performer"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("data", ["MNIST", "FashionMNIST", "CIFAR10"])
+def test_the_published_names(said, name, data):
+    made = recipe(said, data)
+    assert (made.model.name, made.data.name) == (name, data.lower())
+
+
+def test_the_published_command_line():
+    """All options of the original on one line."""
+    made = recipe(
+        "RelativePerformer", "FashionMNIST", "--batch_size", "16", "--embedding_type", "MLP",
+        "--learning_rate", "1e-4", "--warmup", "4000", "--schedule", "noam", "--dim", "64",
+        "--depth", "2", "--heads", "2", "--attn_dropout", "0.2", "--ff_dropout", "0.3",
+        "--feature_redraw_interval", "100", "--no_projection", "--pos_scales", "8",
+    )  # fmt: skip
+    assert made.model.options == {
+        "width": 64, "depth": 2, "heads": 2, "embedding": "MLP", "kernel": "softmax",
+        "attention_dropout": 0.2, "ff_dropout": 0.3, "redraw_interval": 100, "pos_scales": 8,
+    }  # fmt: skip
+    how = made.optimisation
+    assert (how.batch_size, how.learning_rate, how.warmup_steps) == (16, 1e-4, 4000)
+    assert how.schedule == "noam"
+
+
+def test_every_word_reaches_the_recipe():
+    values = {"group": "D4", "schedule": "constant"}
+    words = [f"{word}={values.get(word, 2)}" for word in RECIPE_WORDS]
+    made = recipe("vit", "digits", *words)
+    assert made.model.group == "D4"
+    assert made.data.image_size == 2
+    assert (made.trainer.max_epochs, made.trainer.patience, made.seed) == (2, 2, 2)
+    assert (made.optimisation.batch_size, made.optimisation.learning_rate) == (2, 2.0)
+
+
+def test_settings_of_a_recipe_and_flags_of_the_run_stand_anywhere():
+    words = ["--log_path", "logs", "mnist", "seed=1", "--exp-name=e", "trainer.devices=1"]
+    found = spelled_out(["performer", *words])
+    assert found == [*START, "seed=1", "trainer.devices=1", "--log-path=logs", "--exp-name=e"]
+
+
+def test_lists_are_read_as_yaml():
+    made = recipe("group_performer", "digits", "--kernels", "[3, 3]")
+    assert made.model.options["kernels"] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "words", [["-h"], ["--help"], ["mnist", "--help"], ["mnist", "seed=1", "-h"]]
+)
+def test_help_shows_the_options_of_the_model(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        spelled_out(["RelativePerformer", *words])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    for option, default in model_options("relative_performer").items():
+        assert f"--{option.replace('_', '-')} VALUE" in said
+        assert f"(default: {default})" in said
+    assert "clipping" not in said
+    assert "--warmup VALUE" in said and "--log-path LOG" in said and "--no-projection" in said
+    assert "--dim is --width" in said
+
+
+def test_help_of_other_models_speaks_of_their_own_options(capsys):
+    for name in ("clipped_relative_performer", "vit"):
+        with pytest.raises(SystemExit):
+            spelled_out([name, "-h"])
+    clipped, plain = capsys.readouterr().out.split("usage: turnwise train vit")
+    assert "--clipping-distance" in clipped and "--no-projection" not in clipped
+    assert "--patch" in plain and "published program" not in plain
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["performr", "mnist"], "unknown model or recipe 'performr'. Did you mean 'performer'?"),
+        (["performer"], "give a data set after performer"),
+        (["performer", "width=8"], "give a data set after performer"),
+        (["performer", "mnist", "widht=8"], "unknown option of performer 'widht'. Did you mean"),
+        (["performer", "mnist", "--widht", "8"], "unknown to performer: --widht"),
+        (["performer", "mnist", "--clipping-dist", "8"], "unknown to performer: --clipping-dist"),
+        (["vit", "mnist", "--no-projection"], "unknown to vit: --no-projection"),
+    ],
+)
+def test_refusals(words, message):
+    with pytest.raises(InputError) as error:
+        spelled_out(words)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_published_names_are_no_option_of_ours():
+    """Else one word would mean two things."""
+    for name in ("performer", "relative_performer", "clipped_relative_performer"):
+        assert not set(PUBLISHED) & set(model_options(name))
+        assert not set(RECIPE_WORDS) & set(model_options(name))

@@ -1,0 +1,335 @@
+"""From runs and their record to weights in the package, and every command that takes their name."""
+
+import csv
+import importlib.util
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import turnwise
+from turnwise.checks import InputError
+from turnwise.cli.main import main as command
+from turnwise.data import load_dataset
+from turnwise.data.catalogue import entry
+from turnwise.groups import PlanarGroup
+from turnwise.models import shipped
+from turnwise.reports import subjects
+from turnwise.training.recipe import make_recipe
+from turnwise.training.run import build_model
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "ship_weights.py"
+NAME = "orbit_vit.digits"
+RECIPE = {
+    "model": {"name": "orbit_vit", "group": "D4", "patch": 7, "width": 16, "depth": 1, "heads": 2},
+    "data": {"name": "digits"},
+    "evaluation": {"angles": 4},
+}
+SCORES = {0: (0.75, 0.99), 1: (0.9, 0.5), 2: (0.9, 0.6)}  # validation, test
+
+
+@pytest.fixture(scope="module")
+def script():
+    found = importlib.util.spec_from_file_location("ship_weights", SCRIPT)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def write_run(run, recipe, dataset, val, test):
+    """A run folder as training and test leave it, with made-up scores."""
+    model = build_model(recipe, dataset)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.half().float()  # half precision loses nothing
+    turnwise.save(model, run / "model", classes=dataset.classes)
+    (run / "recipe.yaml").write_text(recipe.yaml())
+    data = {"classes": dataset.classes, "sha256": dataset.digests(), "provenance": "made up"}
+    (run / "environment.json").write_text(json.dumps({"data": data}))
+    (run / "metrics.csv").write_text(f"epoch,val_accuracy\n0,0.1\n1,{val}\n2,0.2\n")
+    result = dict.fromkeys(("classes", "angles", "orbit_agreement", "turn_agreement"))
+    scores = {"accuracy": {"value": test, "low": 0, "high": 1}}
+    (run / "test.json").write_text(json.dumps({"times_examined": 1, "scores": scores, **result}))
+
+
+def write_record(path, recipe, scores):
+    rest = {"epochs": 3, "training_seconds": 1.5, "times_examined": 1, "angles": 4}
+    rest |= {"worst_angle": 0.4, "orbit_agreement": 1.0, "turn_agreement": 1.0}
+    seeds = {
+        str(s): {"val_accuracy": v, "test_accuracy": t, **rest} for s, (v, t) in scores.items()
+    }
+    record = dict.fromkeys(("command", "commit", "machine", "date"), "made up")
+    with path.open("a") as file:
+        file.write(json.dumps(record | {"figures": {"recipe": recipe, "seeds": seeds}}) + "\n")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Runs of three seeds, and the records."""
+    place, dataset = tmp_path_factory.mktemp("made"), load_dataset("digits")
+    for seed, (val, test) in SCORES.items():
+        run = place / "tiny" / f"seed_{seed}"
+        write_run(run, make_recipe(RECIPE | {"seed": seed}), dataset, val, test)
+    write_record(place / "records.jsonl", "tiny", {0: (1.0, 1.0)})  # an older one
+    write_record(place / "records.jsonl", "tiny", SCORES)
+    return place
+
+
+@pytest.fixture
+def runs(made, tmp_path, monkeypatch, script):
+    """A copy of the runs, an empty shelf, a page, and a working folder elsewhere."""
+    monkeypatch.setattr(shipped, "ROOT", tmp_path / "weights")
+    page = tmp_path / "weights.md"
+    page.write_text(script.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(script, "PAGE", page)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return shutil.copytree(made, tmp_path / "made")
+
+
+@pytest.fixture
+def ship(runs, script):
+    def run(*words, name=NAME, run=runs / "tiny"):
+        given = ["--name", name, "--records", str(runs / "records.jsonl"), *words]
+        return script.main([str(run), *given])
+
+    return run
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_validation_chooses_the_seed_and_test_does_not(ship, runs, capsys):
+    """Seed 0 is the best on test; 1 and 2 are equal on validation, and the first is taken."""
+    assert ship() == 0
+    assert "seed 1 of" in capsys.readouterr().out
+    assert torch.equal(weights(turnwise.load(NAME)), weights(turnwise.load(runs / "tiny/seed_1")))
+
+
+def test_seeds_are_numbers(script):
+    seeds = {"10": {"val_accuracy": 0.5}, "9": {"val_accuracy": 0.5}}
+    assert script.chosen_seed({"figures": {"seeds": seeds}}) == 9
+
+
+def test_the_card_is_the_record_and_what_was_measured(ship, runs):
+    assert ship() == 0
+    card = shipped.read_card(shipped.ROOT / NAME)
+    assert card["record"] == json.loads((runs / "records.jsonl").read_text().splitlines()[-1])
+    assert (card["seed"], card["licence"]) == (1, "MIT")
+    assert card["stored"] | {"before": 0, "after": 0} == {
+        "precision": "float16", "pictures": 500, "before": 0, "after": 0
+    }  # fmt: skip
+    assert card["stored"]["before"] == card["stored"]["after"]
+    assert card["equivariance"]["group"] == "D4"
+    assert 0 < card["equivariance"]["float64"] <= 1e-10
+    assert card["data"]["provenance"] == "made up"
+    assert card["recipe"] == make_recipe(RECIPE | {"seed": 1}).plain()
+    assert card["weights"] == len(weights(turnwise.load(NAME)))
+    assert {p.name for p in shipped.ROOT.iterdir()} == {NAME}
+    assert {p.name for p in (shipped.ROOT / NAME).iterdir()} == {
+        "card.json", "card.md", "config.json", "model.safetensors"
+    }  # fmt: skip
+
+
+def test_every_option_is_kept_for_defaults_may_change(ship):
+    assert ship() == 0
+    options = turnwise.load(NAME).config.options
+    assert options["drop_path"] == 0.0 and options["backend"] == "auto"  # not in the recipe
+
+
+def test_the_table_of_the_page_is_made_from_the_cards(ship, script):
+    assert ship() == 0
+    text = script.PAGE.read_text()
+    assert f"| {NAME} | D4 |" in text and "50.00 %" in text
+    assert "No weights are shipped yet" not in text
+    shutil.rmtree(shipped.ROOT / NAME)
+    assert script.main([]) == 0
+    assert "No weights are shipped yet" in script.PAGE.read_text()
+
+
+def test_the_page_in_docs_is_up_to_date(script):
+    for page, text in script.refreshed().items():
+        assert page.read_text(encoding="utf-8") == text, "run python benchmarks/ship_weights.py"
+
+
+def near_ties(run):
+    """Classes whose scores differ by less than half precision can tell."""
+    model = turnwise.load(run)
+    with torch.no_grad():
+        head = model.model.head
+        head.weight.copy_(head.weight[:1].expand_as(head.weight).clone())
+        head.bias.copy_(1 + 1e-5 * torch.arange(10))
+    turnwise.save(model, run / "model")
+
+
+def test_half_precision_that_changes_an_answer_is_not_taken(ship, runs, capsys):
+    near_ties(runs / "tiny/seed_1")
+    assert ship() == 0
+    assert "of 500 validation answers" in capsys.readouterr().out
+    assert shipped.read_card(shipped.ROOT / NAME)["stored"] == {"precision": "float32"}
+    assert torch.equal(weights(turnwise.load(NAME)), weights(turnwise.load(runs / "tiny/seed_1")))
+
+
+def test_single_precision_when_asked(ship):
+    assert ship("--float32") == 0
+    single = shipped.read_card(shipped.ROOT / NAME)
+    assert ship("--replace") == 0
+    half = shipped.read_card(shipped.ROOT / NAME)
+    assert (single["stored"]["precision"], half["stored"]["precision"]) == ("float32", "float16")
+    assert single["bytes"] > 1.5 * half["bytes"]
+
+
+def other_scores(runs):
+    (runs / "tiny/seed_1/metrics.csv").write_text("epoch,val_accuracy\n0,0.8\n")
+
+
+def untested(runs):
+    (runs / "tiny/seed_1/test.json").unlink()
+
+
+def lost(runs):
+    shutil.rmtree(runs / "tiny/seed_1")
+
+
+def other_seed(runs):
+    shutil.copy(runs / "tiny/seed_2/recipe.yaml", runs / "tiny/seed_1/recipe.yaml")
+
+
+def already_there(runs):
+    (shipped.ROOT / NAME).mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (other_scores, "has val_accuracy = 0.8, the record has 0.9; it is of other runs"),
+        (untested, "seed_1 has no test.json; bring the whole run, tested"),
+        (lost, "validation chooses seed 1; "),
+        (other_seed, "validation chooses seed 1, but .*seed_1 is of seed 2"),
+        (already_there, "exists; say --replace"),
+    ],
+)
+def test_what_does_not_fit_is_refused(ship, runs, spoil, words, capsys):
+    spoil(runs)
+    assert ship() == 2
+    said = capsys.readouterr().err
+    assert re.search(words, said) and said.count("\n") == 1
+
+
+def test_names_must_tell_model_and_data(ship, runs, capsys):
+    for name in ("vit.digits", "orbit_vit.mnist", "orbit_vit", "orbit_vit.digits/.."):
+        assert ship(name=name) == 2
+        assert "orbit_vit.digits, or orbit_vit.digits_more" in capsys.readouterr().err
+    assert ship(name="orbit_vit.digits_d4") == 0
+    assert ship("--recipe", "other") == 2
+    assert "has no record of 'other'" in capsys.readouterr().err
+    assert ship(run=runs / "tiny/seed_2") == 2, "not the seed that validation chooses"
+
+
+def test_a_single_run_will_do(ship, runs):
+    assert ship(run=runs / "tiny/seed_1") == 0
+
+
+def test_too_many_bytes_are_refused_and_leave_nothing(ship, script, monkeypatch, capsys):
+    assert ship() == 0
+    size = (shipped.ROOT / NAME / "model.safetensors").stat().st_size
+    monkeypatch.setattr(script, "LARGEST", 2 * size - 1)
+    assert ship(name=f"{NAME}_more") == 2
+    assert f"all shipped weights would have {2 * size:,} bytes" in capsys.readouterr().err
+    assert [p.name for p in shipped.ROOT.iterdir()] == [NAME]
+    assert ship("--replace") == 0, "what is replaced does not count"
+    monkeypatch.setattr(script, "LARGEST", 2 * size)
+    assert ship(name=f"{NAME}_more") == 0
+
+
+def test_what_is_not_invariant_is_refused(script):
+    plain = turnwise.create_model("vit", width=16, depth=1, heads=2)
+    with pytest.raises(InputError, match="promises no symmetry"):
+        script.measured_invariance(plain)
+    plain.group = PlanarGroup.named("C4")
+    with pytest.raises(InputError, match="not invariant under C4, or constant"):
+        script.measured_invariance(plain)
+    constant = turnwise.create_model("orbit_vit", width=16, depth=1, heads=2)
+    torch.nn.init.zeros_(constant.model.head.weight)
+    with pytest.raises(InputError, match=r"not invariant under C4, or constant: error 0\.0e\+00"):
+        script.measured_invariance(constant)
+
+
+def test_data_that_forbid_commerce_bind_the_weights(script):
+    assert script.licence_of(entry("rotmnist").licence) == "MIT"
+    assert script.licence_of(entry("dermamnist").licence) == "CC BY-NC 4.0"
+    assert "non-commercial" in script.licence_of("private non-commercial use")
+
+
+def picture(here):
+    from PIL import Image
+
+    Image.fromarray(load_dataset("digits").test.images[7, 0].numpy()).save(here)
+    return str(here)
+
+
+def test_commands_take_the_name(ship, runs, tmp_path, capsys):
+    assert ship() == 0
+    run, drawn = str(runs / "tiny/seed_1"), picture(tmp_path / "7.png")
+    capsys.readouterr()
+    answers = []
+    for model in (NAME, run):
+        assert command(["predict", model, drawn, "--device", "cpu"]) == 0
+        answers.append(list(csv.reader(io.StringIO(capsys.readouterr().out))))
+    assert answers[0] == answers[1]
+    few = ["--pictures", "4", "--angles", "2", "--no-layers", "--shifts", "0"]
+    assert command(["certify", NAME, *few, "--output", "c.json"]) == 0
+    assert json.loads(Path("c.json").read_text())["target"] == NAME
+    assert command(["verify", "c.json"]) == 0
+    assert command(["certify", NAME, "width=3"]) == 2
+    assert command(["test", NAME]) == 0
+    assert "| test accuracy | 50.00 % |" in capsys.readouterr().out
+    assert command(["test", NAME, "--again"]) == 2
+    assert not list((shipped.ROOT / NAME).glob("test*"))
+    assert command(["orbit", NAME, "--output", "o"]) == 2
+    assert "is an orbit already" in capsys.readouterr().err
+
+
+def test_models_lists_what_is_shipped(ship, capsys):
+    assert ship() == 0
+    capsys.readouterr()
+    assert command(["models", NAME]) == 0
+    row = capsys.readouterr().out.splitlines()[-1].split()
+    assert row[:3] == [NAME, "D4", f"{len(weights(turnwise.load(NAME))):,}"]
+    assert "50.00" in row
+
+
+@pytest.mark.parametrize("words", [["predict", NAME, "x.png"], ["certify", NAME], ["models", NAME]])
+def test_damage_is_one_line_and_status_2(ship, words, capsys):
+    assert ship() == 0
+    capsys.readouterr()
+    damaged = "card.json" if words[0] == "models" else "model.safetensors"
+    (shipped.ROOT / NAME / damaged).write_bytes(b"garbage")
+    assert command(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"turnwise {words[0]}: ") and said.count("\n") == 1
+
+
+def test_what_knows_digits_is_shown_digits_and_others_their_own(ship, monkeypatch):
+    assert ship() == 0
+    (subject,) = subjects.read_subjects([NAME])
+    assert (subject.name, subject.group.name, subject.origin) == (NAME, "D4", "embedded digits")
+    asked = []
+
+    def own_data(recipe, data_dir):
+        asked.append(recipe)
+        return load_dataset("digits")
+
+    monkeypatch.setattr(subjects, "load_recipe_data", own_data)
+    for name in ("card.json", "config.json"):
+        path = shipped.ROOT / NAME / name
+        text = json.loads(path.read_text())
+        (text["model"] if "card" in name else text)["classes"][0] = "zero"
+        path.write_text(json.dumps(text))
+    (subject,) = subjects.read_subjects([NAME])
+    assert subject.classes[0] == "zero" and subject.origin == "validation pictures of digits"
+    assert asked == [make_recipe(RECIPE | {"seed": 1})]
