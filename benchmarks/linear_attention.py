@@ -8,7 +8,8 @@ Three questions, one record in benchmarks/linear_attention.jsonl:
              softmax of the same queries and keys; the slope of log(cost) over log(pixels)
     window   the same at 28 pixels beside group attention in a local 9 x 9 window, of equal width
     step     a training step of the published default Performers (128/4/4, 32 x 32, batch 16),
-             exact beside tep-2021, with their dropouts
+             exact beside tep-2021, with their dropouts; and of the trunk alone, whose tokens do not
+             hear each other, which is what no attention can be faster than
 Every case runs in a process of its own, so that peaks do not mix.  Beside the wall clock stands the
 time of the processor, the figure to trust where others use the machine.
 """
@@ -80,6 +81,7 @@ def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
             for model in args.models
             for variant in ("exact", "tep-2021")
         ]
+        found.append(step | {"name": "performer trunk"})
     return [shared | case for case in found]
 
 
@@ -106,10 +108,27 @@ def layer_step(case: dict[str, Any], device: torch.device) -> Callable[[], None]
     return step
 
 
+class Deaf(torch.nn.Module):
+    """The linear maps of an attention, and nothing between them."""
+
+    def __init__(self, attention: torch.nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, tokens: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        part = self.attention
+        return part.to_output(part.to_query(tokens) + part.to_key(tokens) + part.to_value(tokens))
+
+
 def training_step(case: dict[str, Any], device: torch.device) -> Callable[[], None]:
     """Forward, backward, clipping and Adam, as published."""
     name, variant = case["name"].split()
-    model = create_model(name, image_size=case["side"], variant=variant).to(device)
+    trunk = variant == "trunk"
+    made = create_model(name, image_size=case["side"], variant="exact" if trunk else variant)
+    if trunk:
+        for block in made.blocks:
+            block.attention = Deaf(block.attention)
+    model = made.to(device)
     images = torch.rand(case["batch"], 1, case["side"], case["side"], device=device)
     labels = torch.randint(10, (case["batch"],), device=device)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.98))

@@ -67,6 +67,26 @@ def test_redraws_come_on_time():
     assert redraws(0, 4) == [[0, 0]] * 4
 
 
+def test_a_loaded_count_goes_on():
+    """The count that the host keeps is that of the weights."""
+    trunk, first, second = RandomProjection(4), Redraw(3), Redraw(3)
+    for _ in range(2):
+        first(trunk)
+    second(trunk)
+    second.load_state_dict(first.state_dict())
+    for expected in (3, 1):
+        second(trunk)
+        assert int(second.calls) == expected == second.known
+    assert int(trunk.draws) == 2
+
+
+def test_only_what_is_drawn_is_listened_to():
+    assert Redraw(3).before(RandomProjection(4, redrawn=False)) is None
+    assert Redraw(0).before(RandomProjection(4)) is None
+    assert Redraw(3).before(torch.nn.Linear(2, 2)) is None
+    assert Redraw(3).before(RandomProjection(4)) is not None
+
+
 def test_published_redraws_come_one_step_late():
     assert [both[0] for both in redraws(3, 9, "tep-2021")] == [0, 0, 0, 1, 1, 1, 1, 2, 2]
 

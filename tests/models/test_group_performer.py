@@ -183,7 +183,7 @@ def test_wrong_channels_and_sizes():
 
 
 ONE_GRAPH = """
-import torch, turnwise
+import copy, torch, turnwise
 from turnwise.groups import act_on_image
 for options in ({}, {"attention": "softmax"}):
     torch._dynamo.reset()
@@ -197,9 +197,17 @@ for options in ({}, {"attention": "softmax"}):
         torch.testing.assert_close(compiled(moved), model(images))
     exported = torch.export.export(model, (images,)).module()
     torch.testing.assert_close(exported(images.roll(3, 2)), model(images))
+torch._dynamo.reset()
+model = turnwise.create_model("group_performer", width=16, depth=1, image_size=8).double()
+twin = copy.deepcopy(model)
+compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+for answer in (compiled, twin):
+    answer(images).square().sum().backward()
+for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+    torch.testing.assert_close(one.grad, other.grad)
 """
 
 
-def test_law_exported_and_compiled_in_one_graph():
+def test_law_exported_and_compiled_in_one_graph_with_its_gradients():
     """In a process of its own: the run-time type checks of the tests would break the graph."""
     subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)

@@ -13,6 +13,7 @@ Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; Horn 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from turnwise.attention.dense import attend
 from turnwise.attention.favor import (
@@ -21,6 +22,7 @@ from turnwise.attention.favor import (
     feature_count,
     orthogonal_projection,
 )
+from turnwise.attention.favor_streaming import attend_by_favor
 from turnwise.attention.linear import KERNELS
 from turnwise.checks import require, require_divisible, require_known
 
@@ -101,6 +103,8 @@ class Redraw(nn.Module):
     """Counts training steps, and has every projection drawn again after `interval` of them.
 
     0 is never.  As published, a redraw comes one step late, so `interval` 1 is every other step.
+    It stands before the model and not in it (`before`): a compiled model stays one graph, and new
+    rows are written where a recorded graph reads the old ones.
     """
 
     calls: Tensor
@@ -110,24 +114,44 @@ class Redraw(nn.Module):
         require(interval >= 0, f"redraw_interval = {interval} must be positive, or 0 for never.")
         self.interval = interval
         self.late = variant == "tep-2021"
+        self.known: int | None = 0  # `calls`, which would make the host wait for the device
         self.register_buffer("calls", torch.tensor(0))
+        self.register_load_state_dict_post_hook(_forget)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def before(self, model: nn.Module) -> RemovableHandle | None:
+        """From now on redraw before each call of the model, if it has anything to draw."""
+        drawn = any(isinstance(m, RandomProjection) and m.redrawn for m in model.modules())
+        hook = _redraw_before if drawn and self.interval else None
+        return model.register_forward_pre_hook(hook) if hook else None
+
     def forward(self, trunk: nn.Module) -> None:
-        """To be called once in every training step, before the blocks of `trunk`."""
-        chosen = [m for m in trunk.modules() if isinstance(m, RandomProjection) and m.redrawn]
-        if not self.interval or not chosen:
+        """One more step; at the end of the interval all of `trunk` is drawn again."""
+        if not self.interval:
             return
-        if int(self.calls) >= self.interval:
-            for projection in chosen:
-                projection.draw()
+        self.known = int(self.calls) if self.known is None else self.known
+        if self.known >= self.interval:
+            for module in trunk.modules():
+                if isinstance(module, RandomProjection) and module.redrawn:
+                    module.draw()
             self.calls.zero_()
+            self.known = 0
             if self.late:
                 return
         self.calls += 1
+        self.known += 1
 
     def extra_repr(self) -> str:
         return f"interval={self.interval}"
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _redraw_before(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    model.redraw(model)  # type: ignore[operator]
+
+
+def _forget(redraw: nn.Module, keys: object) -> None:
+    """The counter was loaded."""
+    redraw.known = None  # type: ignore[assignment]
 
 
 def split_heads(x: Tokens, heads: int) -> Heads:
@@ -171,6 +195,8 @@ def mix_by_kernel(
     """Attention by the kernel's features, or by the softmax where there is none."""
     if kernel is None:
         return attend(query, key, value, backend=backend)
+    if isinstance(kernel, FavorKernel) and kernel.stabiliser == "sample" and backend == "auto":
+        return attend_by_favor(query, key, value, kernel.projection.rows)
     features = kernel(query, of_keys=False), kernel(key, of_keys=True)
     return attend_by_features(*features, value, backend=backend)
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from turnwise.checks import require, require_divisible, require_known, require_positive
 from turnwise.geometry.sizes import exact_sizes
@@ -154,6 +155,15 @@ class PixelPerformer(nn.Module):
         self.head = nn.Linear(design.width, task.num_classes)
         side = torch.arange(task.image_size, dtype=torch.float32)
         self.register_buffer("places", torch.cartesian_prod(side, side), persistent=False)
+        self.redrawing: RemovableHandle | None = None
+        self.train()
+
+    def train(self, mode: bool = True) -> "PixelPerformer":
+        """While it is trained, redraws come before each call."""
+        if self.redrawing is not None:
+            self.redrawing.remove()
+        self.redrawing = self.redraw.before(self) if mode else None
+        return super().train(mode)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
         """Every size is sampled symmetrically: a token is a pixel."""
@@ -167,8 +177,6 @@ class PixelPerformer(nn.Module):
             f"the model takes pictures of shape {expected} (channel, row, col), "
             f"got {tuple(images.shape[1:])}.",
         )
-        if self.training:
-            self.redraw(self.blocks)
         pixels = self.embedding(images, self.preprocess)
         if self.absolute is not None:
             pixels = pixels + self.absolute(self.places).flatten(1)

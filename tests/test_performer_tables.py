@@ -1,0 +1,20 @@
+"""The tables of docs/performers.md are those that the records make."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def test_the_tables_are_made_from_the_records():
+    check = [sys.executable, str(REPOSITORY / "benchmarks" / "performer_tables.py"), "--check"]
+    said = "run python benchmarks/performer_tables.py"
+    assert subprocess.run(check, check=False).returncode == 0, said
+
+
+def test_every_table_has_its_place():
+    text = (REPOSITORY / "docs" / "performers.md").read_text()
+    for name in ("accuracies", "shifts", "growth", "steps"):
+        assert f"<!-- performer_{name}: made by benchmarks/performer_tables.py -->\n|" in text
+        assert f"<!-- end: performer_{name} -->" in text
