@@ -9,14 +9,16 @@ PYTHON ?= $(shell for p in $$(which -a python3.11 python3 2>/dev/null); do \
 	&& echo $$p && break; done)
 BIN := .venv/bin
 READY := .venv/ready
+WORKERS ?= 2
 
 .PHONY: demo test check setup clean
 
 demo: $(READY)
 	$(BIN)/turnwise demo
 
+# one thread each: the tests are many small tensors
 test: check
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check .
