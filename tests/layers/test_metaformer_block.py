@@ -7,10 +7,8 @@ from torch import nn
 from turnwise.checks import InputError
 from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
 from turnwise.layers.group_conv import field_to_maps, maps_to_field
-from turnwise.layers.metaformer_block import ChannelNorm, MetaFormerBlock, PictureNorm
+from turnwise.layers.metaformer_block import NORMS, MetaFormerBlock, PoseNorm
 from turnwise.layers.mixers import AttentionMixer, PoolMixer
-
-NORMS = {"picture": PictureNorm, "channel": ChannelNorm}
 
 
 def maps(rows=4, cols=4):
@@ -66,7 +64,7 @@ def test_definition(norm):
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_definition_of_norms(norm):
-    layer, x = NORMS[norm](8).double(), maps()
+    layer, x = PoseNorm(norm, 8).double(), maps()
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
     axes = (1,) if norm == "channel" else (1, 2, 3)
@@ -78,7 +76,9 @@ def test_definition_of_norms(norm):
 
 def test_the_two_norms_differ():
     x = maps()
-    assert (PictureNorm(8).double()(x) - ChannelNorm(8).double()(x)).abs().max() > 0.1
+    assert (
+        PoseNorm("picture", 8).double()(x) - PoseNorm("channel", 8).double()(x)
+    ).abs().max() > 0.1
 
 
 def test_it_starts_as_almost_nothing():

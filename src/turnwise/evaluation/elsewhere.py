@@ -15,9 +15,7 @@ import torch
 
 from turnwise.checks import InputError, require
 from turnwise.data import Dataset, entry
-from turnwise.evaluation.examine import RESULT, examine, read_examination
-from turnwise.files import write_json
-from turnwise.groups import PlanarGroup
+from turnwise.evaluation.examine import examine_and_keep, times_examined
 from turnwise.models import load
 from turnwise.training.recipe import read_recipe
 from turnwise.training.run import load_recipe_data
@@ -43,25 +41,14 @@ def examine_elsewhere(
     """As `examine_run`, on the test split of the data set `data`; looks there are counted, too."""
     run = Path(run)
     recipe = read_recipe(run / "recipe.yaml")
-    before = read_examination(result_folder(run, data))
+    folder = result_folder(run, data)
+    looks = times_examined(folder)
     model = load(run).to(device)
     dataset = load_recipe_data(replace(recipe, data=replace(recipe.data, name=data)), data_dir)
     trained_on = require_sound(run, dataset)
-    figures = examine(
-        model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
-        angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
-        progress=progress,
-    )  # fmt: skip
-    result = {
-        "model": recipe.model.name,
-        "data": dataset.name,
-        "provenance": dataset.provenance,
-        "trained_on": trained_on,
-        "times_examined": 1 + (before["times_examined"] if before else 0),
-        **figures,
-    }
-    write_json(result_folder(run, data) / RESULT, result)
-    return result
+    return examine_and_keep(
+        model, recipe, dataset, folder, looks, progress=progress, trained_on=trained_on
+    )
 
 
 def require_sound(run: Path, dataset: Dataset) -> str:

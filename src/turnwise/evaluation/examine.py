@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from turnwise.checks import InputError, require
-from turnwise.data import Pictures
+from turnwise.data import Dataset, Pictures
 from turnwise.evaluation.metrics import (
     classification_scores,
     per_class_scores,
@@ -25,7 +25,7 @@ from turnwise.evaluation.predictions import (
 from turnwise.files import write_json
 from turnwise.groups import PlanarGroup
 from turnwise.models import load
-from turnwise.training.recipe import read_recipe
+from turnwise.training.recipe import Recipe, read_recipe
 from turnwise.training.run import load_run_data
 
 RESULT = "test.json"
@@ -83,11 +83,23 @@ def examine_run(
     The group is the recipe's: a plain model is held against the same symmetry as its twin.
     `times_examined` counts how often the test split was looked at; for a claim it must be 1.
     """
-    run = Path(run)
-    recipe = read_recipe(run / "recipe.yaml")
-    before = read_examination(run)
+    recipe, looks = read_recipe(Path(run) / "recipe.yaml"), times_examined(run)
     model = load(run).to(device)
-    dataset = load_run_data(run, recipe, data_dir)
+    dataset = load_run_data(Path(run), recipe, data_dir)
+    return examine_and_keep(model, recipe, dataset, Path(run), looks, progress=progress)
+
+
+def examine_and_keep(
+    model: nn.Module,
+    recipe: Recipe,
+    dataset: Dataset,
+    folder: Path,
+    looks: int,
+    *,
+    progress: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """Examine as the recipe says, after so many `looks`; figures and `more` go to `folder`."""
     figures = examine(
         model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
         angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
@@ -97,11 +109,18 @@ def examine_run(
         "model": recipe.model.name,
         "data": dataset.name,
         "provenance": dataset.provenance,
-        "times_examined": 1 + (before["times_examined"] if before else 0),
+        **more,
+        "times_examined": looks + 1,
         **figures,
     }
-    write_json(run / RESULT, result)
+    write_json(folder / RESULT, result)
     return result
+
+
+def times_examined(folder: str | Path) -> int:
+    """How often the test split was looked at; to be asked before it is looked at again."""
+    before = read_examination(folder)
+    return before["times_examined"] if before else 0
 
 
 def read_examination(run: str | Path) -> dict[str, Any] | None:

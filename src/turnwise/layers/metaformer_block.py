@@ -23,6 +23,7 @@ from turnwise.layers.oriented import width_of_pose
 from turnwise.layers.transformer import DropPath
 
 Maps = Float[Tensor, "batch width row col"]
+NORMS = ("picture", "channel")
 
 
 def for_poses(numbers: Float[Tensor, " pose_width"], poses: int) -> Float[Tensor, " width"]:
@@ -30,36 +31,26 @@ def for_poses(numbers: Float[Tensor, " pose_width"], poses: int) -> Float[Tensor
     return numbers if poses == 1 else numbers.repeat(poses)
 
 
-class ChannelNorm(nn.Module):
-    """Mean 0 and spread 1 over the channels and poses of each pixel, then an affine map."""
+class PoseNorm(nn.Module):
+    """Mean 0 and spread 1, then an affine map that is the same for every pose.
 
-    def __init__(self, width: int, poses: int = 1) -> None:
+    `over` "picture": over all channels, poses and pixels of a picture; "channel": over the channels
+    and poses of each pixel.
+    """
+
+    def __init__(self, over: str, width: int, poses: int = 1) -> None:
         super().__init__()
-        self.poses = poses
+        require_known(over, NORMS, "norm")
+        self.over, self.poses = over, poses
         self.weight = nn.Parameter(torch.ones(width // poses))
         self.bias = nn.Parameter(torch.zeros(width // poses))
 
     def forward(self, maps: Maps) -> Maps:
+        weight, bias = for_poses(self.weight, self.poses), for_poses(self.bias, self.poses)
+        if self.over == "picture":
+            return F.group_norm(maps, 1, weight, bias)
         pixels = maps.permute(0, 2, 3, 1)
-        weight, bias = for_poses(self.weight, self.poses), for_poses(self.bias, self.poses)
         return F.layer_norm(pixels, weight.shape, weight, bias).permute(0, 3, 1, 2)
-
-
-class PictureNorm(nn.Module):
-    """Mean 0 and spread 1 over all channels, poses and pixels of a picture, then an affine map."""
-
-    def __init__(self, width: int, poses: int = 1) -> None:
-        super().__init__()
-        self.poses = poses
-        self.weight = nn.Parameter(torch.ones(width // poses))
-        self.bias = nn.Parameter(torch.zeros(width // poses))
-
-    def forward(self, maps: Maps) -> Maps:
-        weight, bias = for_poses(self.weight, self.poses), for_poses(self.bias, self.poses)
-        return F.group_norm(maps, 1, weight, bias)
-
-
-NORMS = {"picture": PictureNorm, "channel": ChannelNorm}
 
 
 class MetaFormerBlock(nn.Module):
@@ -84,7 +75,7 @@ class MetaFormerBlock(nn.Module):
         hidden = int(width * mlp_ratio)
         require_positive(width=width, hidden=hidden)
         self.poses = 1 if oriented is None else PlanarGroup.named(oriented).order
-        self.norm_mixer, self.norm_mlp = (NORMS[norm](width, self.poses) for _ in range(2))
+        self.norm_mixer, self.norm_mlp = (PoseNorm(norm, width, self.poses) for _ in range(2))
         self.mixer = mixer
         widen, narrow = _linear(oriented, width, hidden), _linear(oriented, hidden, width)
         self.mlp = nn.Sequential(widen, nn.GELU(), narrow)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from turnwise.checks import require, require_known
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
 from turnwise.groups import PlanarGroup
-from turnwise.layers.metaformer_block import NORMS, MetaFormerBlock
+from turnwise.layers.metaformer_block import NORMS, MetaFormerBlock, PoseNorm
 from turnwise.layers.mixers import AttentionMixer, PoolMixer, start_small
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.roto_conv import ALGORITHMS, REDUCTIONS
@@ -127,7 +127,7 @@ class MetaFormer(nn.Module):
             made.append(maker.sampling(step, size))
             size, old = size_after(size, step), width
         self.sampling = tuple(made) if design.roto else ()  # without a promise every size is right
-        self.norm = NORMS[design.norm](old)
+        self.norm = PoseNorm(design.norm, old)
         self.head = nn.Linear(old, task.num_classes)
         start_small(self.head)
 
