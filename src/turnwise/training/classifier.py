@@ -35,7 +35,7 @@ class Classifier(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Without compilation: evaluation would be a second graph, minutes to make, seconds to use.
+        """Without compilation: evaluation would be a second graph to make, for few pictures.
 
         What is measured is then also what `turnwise test` will run.
         """
