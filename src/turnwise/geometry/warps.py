@@ -47,10 +47,12 @@ def warp_images(
     matrices: Float[Tensor, "batch 2 2"],
     shifts: Float[Tensor, "batch 2"] | None = None,
     bends: Float[Tensor, "batch 2 row col"] | None = None,
+    mode: str = "bilinear",
 ) -> Pictures:
     """Move each picture by x -> A x + t (t in pixels): the new picture is f(A⁻¹(x − t)).
 
-    With `bends` b, a step for each pixel, it is f(A⁻¹(x − t) + b(x)).
+    With `bends` b, a step for each pixel, it is f(A⁻¹(x − t) + b(x)).  Between its pixels f is
+    "bilinear", which blurs, or "bicubic", which blurs less and may leave the range of f.
     """
     rows, cols = images.shape[-2:]
     target = pixel_centres(rows, cols).to(images).flatten(0, 1)  # (pixel, 2)
@@ -61,4 +63,4 @@ def warp_images(
     if bends is not None:
         source = source + bends.flatten(2).mT
     grid = to_sampling_grid(source, rows, cols).unflatten(1, (rows, cols))
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return F.grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)

@@ -23,6 +23,7 @@ from turnwise.checks import require, require_divisible, require_known, require_p
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_conv import (
+    POOLS,
     ConvStem,
     GroupPool,
     PatchLift,
@@ -55,7 +56,9 @@ class Design:
     frame:       "own" or "cross" (layers.group_rope); kernel "" is softmax, or a linear one
     window:      how far a token looks, in tokens; 0 is everywhere
     basis:       of the linear maps, "regular" or "irreps": the same numbers, another speed
+    halve:       how the stem halves the picture, by "max" or "average" (layers.group_conv)
     pool:        of the read-out over the poses, "mean", "max" or "both"
+    pool_tokens: of the read-out over the tokens, before that over the poses
     readout:     "class" scores, invariant; "orientation", a score for each pose; or "dense", class
                  scores for each token, both of which turn with the picture
     """
@@ -71,7 +74,9 @@ class Design:
     kernel: str = ""
     window: int = 0
     basis: str = "regular"
+    halve: str = "max"
     pool: str = "both"
+    pool_tokens: str = "mean"
     readout: str = "class"
     drop_path: float = 0.0
     dropout: float = 0.0
@@ -84,6 +89,8 @@ class Design:
         require_known(self.stem, STEMS, "stem")
         require_known(self.basis, BASES, "basis")
         require_known(self.pool, COMBINE, "pool")
+        require_known(self.pool_tokens, COMBINE, "pool_tokens")
+        require_known(self.halve, POOLS, "halve")
         require_known(self.readout, READOUTS, "readout")
         require(
             bool(self.depths) and all(depth > 0 for depth in self.depths),
@@ -152,7 +159,7 @@ class EquivariantVisionTransformer(nn.Module):
         tokens = field.permute(0, 2, 3, 1, 4).flatten(1, 2)
         if self.design.readout == "orientation":
             return self.head(tokens)
-        return self.head(invariant(tokens, "mean", self.design.pool))
+        return self.head(invariant(tokens, self.design.pool_tokens, self.design.pool))
 
     def forward(self, images: Float[Tensor, "batch channel row col"]) -> Tensor:
         return self.forward_head(self.forward_features(images))
@@ -173,6 +180,7 @@ def _stem(design: Design, group: PlanarGroup, in_chans: int, width: int) -> Conv
         kernels=design.kernels,
         strides=(1,) * steps,
         pools=tuple(2 * (step in pooled) for step in range(steps)),
+        pool=design.halve,
         dropout=design.dropout,
     )
     return ConvStem(group, in_chans, width, plan)
@@ -204,7 +212,9 @@ def _stages(design: Design, group: PlanarGroup, width: int) -> Iterator[nn.Modul
 def _head(design: Design, width: int, num_classes: int) -> nn.Module:
     if design.readout == "orientation":
         return OrientationHead(width)
-    pooled = pooled_width(width, "mean", design.pool) if design.readout == "class" else width
+    pooled = width
+    if design.readout == "class":
+        pooled = pooled_width(width, design.pool_tokens, design.pool)
     head = nn.Linear(pooled, num_classes)
     nn.init.normal_(head.weight, std=0.02)  # the first loss is that of a guess
     nn.init.zeros_(head.bias)
