@@ -265,3 +265,14 @@ def test_whole_shifts_blur_nothing():
     kept = moved[moved.abs() > 1e-4]
     nearest = (kept[:, None] - images.flatten()[None]).abs().min(dim=1).values
     assert float(nearest.max()) < 1e-5
+
+
+def test_sharp_pictures_stay_in_range_and_keep_more_of_their_spread():
+    images = (pictures(count=32, rows=16, cols=16) > 0.5).float()
+    plain, sharp = (
+        augment(images, Augmentation(rotation=180.0, sharp=sharp), seeded())
+        for sharp in (False, True)
+    )
+    assert sharp.min() >= 0 and sharp.max() <= 1
+    inside = (..., slice(5, 11), slice(5, 11))
+    assert sharp[inside].std() > 1.05 * plain[inside].std()

@@ -16,7 +16,7 @@ from turnwise.groups import (
     equivariance_error,
     equivariance_errors,
 )
-from turnwise.layers.group_conv import maps_to_tokens
+from turnwise.layers.group_conv import GroupPool, maps_to_tokens
 from turnwise.layers.readouts import invariant
 from turnwise.models import create_model, list_models
 
@@ -29,6 +29,7 @@ FORMS = {
     "linear attention": {"kernel": "elu"},
     "windows": {"window": 3},
     "irreps": {"basis": "irreps"},
+    "averages and maxima": {"halve": "average", "pool_tokens": "both"},
     "all options": {"layer_scale": 0.1, "qk_norm": True, "drop_path": 0.1, "dropout": 0.1},
 }
 
@@ -93,15 +94,23 @@ def test_control_a_wrong_table_breaks_the_law(part, axis):
     assert equivariance_error(model, "C4", pictures()) > 1e-4
 
 
-def test_definition():
+@pytest.mark.parametrize("pool_tokens", ["mean", "max", "both"])
+def test_definition(pool_tokens):
     """Stem, block, norm, read-out, one after the other."""
-    model, images = model_for("C4"), pictures()
+    model, images = model_for("C4", pool_tokens=pool_tokens), pictures()
     tokens = maps_to_tokens(model.stem(images), 4)
     block = model.stages[0][0]
     tokens = tokens + block.attention(block.norm_attention(tokens), 3, 3)
     tokens = tokens + block.mlp(block.norm_mlp(tokens))
-    pooled = invariant(model.norm(tokens), "mean", "both")
+    pooled = invariant(model.norm(tokens), pool_tokens, "both")
     torch.testing.assert_close(model(images), model.head(pooled))
+
+
+def test_the_stem_halves_as_asked():
+    for halve, by_maximum in {"max": True, "average": False}.items():
+        parts = model_for(halve=halve).stem.layers
+        pools = [part for part in parts if isinstance(part, GroupPool)]
+        assert [pool.by_maximum for pool in pools] == [by_maximum] * 2
 
 
 # Sizes.
@@ -195,6 +204,8 @@ def test_dense_scores_turn_with_the_picture():
         ({"patch": 8}, "must be a power of 2 below 2\\^3"),
         ({"stem": "conf"}, "Did you mean 'conv'"),
         ({"pool": "sum"}, "unknown pool 'sum'"),
+        ({"pool_tokens": "sum"}, "unknown pool_tokens 'sum'"),
+        ({"halve": "mean"}, "unknown halve 'mean'"),
         ({"drop_path": 1.0}, "drop_path = 1.0 must be from 0 to below 1"),
         ({"width": -4}, "must be positive, or 0"),
     ],
