@@ -88,6 +88,30 @@ def results() -> str:
     return markdown_table(headers, [row(record) for record in claims])
 
 
+def flagship() -> str:
+    """Every recipe of Turnwise ViT that was tested, with as many seeds as there were."""
+    headers = ["recipe", "group", "weights", "test accuracy", "same answer over the group", "seeds"]
+    rows = []
+    for record in latest().values():
+        figures = record["figures"]
+        if "_turnwise_vit_" not in figures["recipe"]:
+            continue
+        group = read_recipe(HERE.parent / "recipes" / f"{figures['recipe']}.yaml").model.group
+        name, accuracy, _, same, _, seeds = row(record)
+        weights = next(iter(figures["seeds"].values()))["weights"]
+        rows.append(
+            [
+                name.replace("(recipes/", "(../recipes/"),
+                group,
+                f"{weights:,}",
+                accuracy,
+                same,
+                seeds,
+            ]
+        )
+    return markdown_table(headers, rows) if rows else "None yet."
+
+
 def published_error(name: str) -> str:
     record = read_records(HERE / "published_errors.jsonl")[-1]
     return ERRORS[name](record["figures"])
@@ -95,6 +119,7 @@ def published_error(name: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "results": results,
+    "flagship": flagship,
     "accuracies": lambda: accuracies(latest_by_recipe()),
     "attention_costs": lambda: attention_tables.costs(read_records(HERE / "group_attention.jsonl")),
     "kernel_errors": lambda: attention_tables.kernel_errors(

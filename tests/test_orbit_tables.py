@@ -59,6 +59,7 @@ def test_every_table_stands_in_the_page():
 
 
 def test_columns_of_ours_appear_with_their_records(tables, tmp_path):
+    (tmp_path / "recipes.jsonl").write_text("")
     before = tables.experiment_table("tenth")
     assert "rotmnist_tenth_resnet" not in before
     assert row(before, "max_features") == ["88.73 %", "88.96 %", "89.41 %"]
