@@ -115,8 +115,10 @@ def published(recipe: Path) -> tuple[str, str]:
 
 
 def percent(values: list[float]) -> str:
-    """Mean and half the range: 97.14 ± 0.05 %."""
+    """Mean and half the range: 97.14 ± 0.05 %; of one value, which has no range, itself."""
     mean = sum(values) / len(values)
+    if len(values) == 1:
+        return format_percent(mean, 2)
     return f"{100 * mean:.2f} ± {50 * (max(values) - min(values)):.2f} %"
 
 
@@ -137,3 +139,20 @@ def accuracies(records: dict[str, Record]) -> str:
         rows.append([link, *published(path), ours, chosen, str(len(seeds))])
     headers = ["recipe", "published", "selected on", "ours", "selected on", "seeds"]
     return markdown_table(headers, rows)
+
+
+def curve(records: list[Record], recipe: str, whole: int, every: int = 5) -> str:
+    """Loss and accuracy every few epochs, means over the seeds of the runs of `whole` epochs."""
+    runs = [
+        record["figures"]["curve"]
+        for record in records
+        if record["command"].startswith(f"turnwise train recipes/{recipe}.yaml ")
+        and record["figures"]["epochs"] == whole
+    ]
+    rows = []
+    for epoch in range(every, whole + 1, every):
+        points = [run[epoch - 1] for run in runs]
+        train, val = (sum(p[k] for p in points) / len(points) for k in ("train_loss", "val_loss"))
+        right = percent([point["val_accuracy"] for point in points])
+        rows.append([str(epoch), f"{train:.3f}", f"{val:.3f}", right])
+    return markdown_table(["epoch", "train loss", "validation loss", "validation accuracy"], rows)

@@ -13,7 +13,7 @@ from typing import Any
 
 import attention_tables
 import roto_tables
-from gsa_tables import ERRORS, accuracies, percent
+from gsa_tables import ERRORS, accuracies, curve, percent
 
 from turnwise.groups import PlanarGroup
 from turnwise.reports.records import Record, read_records
@@ -121,6 +121,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "flagship": flagship,
     "accuracies": lambda: accuracies(latest_by_recipe()),
+    "gsa_curve": lambda: curve(
+        read_records(HERE / "gsa_curves.jsonl"), "rotmnist_gsa_net_p4", whole=45
+    ),
     "attention_costs": lambda: attention_tables.costs(read_records(HERE / "group_attention.jsonl")),
     "kernel_errors": lambda: attention_tables.kernel_errors(
         read_records(HERE / "kernel_check.jsonl")
