@@ -26,6 +26,34 @@ def test_the_loss_is_the_formula(smoothing, monkeypatch):
     torch.testing.assert_close(module.training_step((images, labels), 0), expected)
 
 
+def test_mixed_pictures_are_called_both_names(monkeypatch):
+    """λ of two batches differ, that of the same step does not; the loss is linear in the labels."""
+    recipe = make_recipe(
+        {"model": {"name": "vit"}, "data": {"name": "digits"}}, ["optimisation.mixup=0.4"]
+    )
+    model = create_model("vit", width=16, heads=2, depth=1).eval()
+    model.preprocess.fit(torch.randint(0, 99, (4, 1, 28, 28), dtype=torch.uint8))
+    module = Classifier(model, recipe, 10)
+    monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
+    images, labels = torch.rand(6, 1, 28, 28), torch.arange(6)
+    seen = []
+    monkeypatch.setattr(model, "forward", lambda x, inner=model.forward: seen.append(x) or inner(x))
+    losses = []
+    for step in (0, 0, 1):
+        monkeypatch.setattr(Classifier, "global_step", step)
+        losses.append(module.training_step((images, labels), 0))
+    assert losses[0] == losses[1] != losses[2]
+    share = (seen[0] - seen[0].flip(0)).norm() / (
+        model.preprocess(images) - model.preprocess(images).flip(0)
+    ).norm()
+    share = (1 + share) / 2  # of x itself, up to its complement
+    log_p = model(seen[0]).log_softmax(-1)
+    own, other = (-log_p[torch.arange(6), these].mean() for these in (labels, labels.flip(0)))
+    expected = share * own + (1 - share) * other, share * other + (1 - share) * own
+    assert min(abs(losses[0] - x) for x in expected) < 1e-5
+    assert abs(expected[0] - expected[1]) > 1e-3
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_gradients_are_clipped_by_their_norm_either_way(fused, monkeypatch):
     """Lightning clips for ordinary steps, and refuses to for fused ones, where we do."""

@@ -1,6 +1,8 @@
 """What Lightning trains: a model, a loss, two metrics."""
 
 import lightning
+import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
@@ -28,11 +30,29 @@ class Classifier(lightning.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         images, labels = batch
-        smoothing = self.recipe.optimisation.label_smoothing
-        loss = F.cross_entropy(self(images), labels, label_smoothing=smoothing)
+        mixing = self.recipe.optimisation.mixup > 0
+        loss = self._mixed_loss(images, labels) if mixing else self._loss(self(images), labels)
         self.train_loss.update(loss.detach(), len(labels))
         self.log("train_loss", self.train_loss, on_step=False, on_epoch=True)
         return loss
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        smoothing = self.recipe.optimisation.label_smoothing
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+
+    def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Each picture is laid over another of its batch, and has to be called both, in parts.
+
+        λ ~ Beta(a, a), one for each batch, a function of seed and step: a resumed run repeats it.
+
+        Paper:    Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization".
+        """
+        amount = self.recipe.optimisation.mixup
+        draw = np.random.default_rng((self.recipe.seed, self.global_step)).beta(amount, amount)
+        share = torch.tensor(draw, device=images.device, dtype=images.dtype)
+        logits = self(torch.lerp(images.flip(0), images, share))
+        first, second = (self._loss(logits, these) for these in (labels, labels.flip(0)))
+        return share * first + (1 - share) * second
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Without compilation: evaluation would be a second graph to make, for few pictures.

@@ -59,6 +59,7 @@ class OptimisationPart:
     warmup_epochs: float = 0.0
     warmup_steps: int = 0
     label_smoothing: float = 0.0
+    mixup: float = 0.0
     gradient_clip: float | None = 1.0
     ema: float | None = None
 
@@ -75,7 +76,7 @@ class OptimisationPart:
         )
         rate = self.learning_rate
         require(0 < rate < math.inf, f"learning_rate = {rate} must be positive and finite.")
-        for what in ("weight_decay", "warmup_epochs", "warmup_steps"):
+        for what in ("weight_decay", "warmup_epochs", "warmup_steps", "mixup"):
             value = getattr(self, what)
             require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
         require_positive(batch_size=self.batch_size)
