@@ -84,7 +84,7 @@ def results() -> str:
     """What was trained from three seeds or more; single runs are in the page of their model."""
     worst, same = f"at the worst of {ANGLES} angles", f"same answer at {ANGLES} angles"
     headers = ["recipe", "test accuracy", worst, "same answer over the group", same, "seeds"]
-    claims = [r for r in latest().values() if len(r["figures"]["seeds"]) >= SEEDS]
+    claims = [r for _, r in sorted(latest().items()) if len(r["figures"]["seeds"]) >= SEEDS]
     return markdown_table(headers, [row(record) for record in claims])
 
 
