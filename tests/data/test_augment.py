@@ -276,3 +276,13 @@ def test_sharp_pictures_stay_in_range_and_keep_more_of_their_spread():
     assert sharp.min() >= 0 and sharp.max() <= 1
     inside = (..., slice(5, 11), slice(5, 11))
     assert sharp[inside].std() > 1.05 * plain[inside].std()
+
+
+@pytest.mark.parametrize("sharp", [False, True])
+def test_a_share_is_moved_and_the_others_keep_every_bit(sharp):
+    images = pictures(count=400, rows=7, cols=10)
+    how = Augmentation(rotation=180.0, shift=1.0, elastic=0.5, share=0.7, sharp=sharp)
+    stays = (augment(images, how, seeded()) == images).flatten(1).all(1)
+    assert 0.2 < stays.float().mean() < 0.4
+    with pytest.raises(InputError, match=r"share = 1.5 is a share of the pictures, 0 to 1"):
+        Augmentation(share=1.5)

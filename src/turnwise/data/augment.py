@@ -23,6 +23,8 @@ KNOTS = 7  # pixels between two steps that are drawn
 class Augmentation:
     """How far training pictures are moved at random; the default moves nothing.
 
+    share:    of the pictures that are moved at all; what is sampled anew is blurred, as pictures
+              to be judged later are not
     rotation: up to this many degrees either way (180 = any angle)
     shift:    up to this many pixels along each axis
     whole:    shifts by whole pixels only, which alone blur nothing
@@ -35,6 +37,7 @@ class Augmentation:
     noise:    spread of normal noise, where pictures run from 0 to 1
     """
 
+    share: float = 1.0
     rotation: float = 0.0
     shift: float = 0.0
     whole: bool = False
@@ -51,7 +54,9 @@ class Augmentation:
         for what in ("shift", "scale", "stretch", "elastic", "noise"):
             value = getattr(self, what)
             require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
-        require(0 <= self.erase <= 1, f"erase = {self.erase} is a share of the pictures, 0 to 1.")
+        for what in ("share", "erase"):
+            value = getattr(self, what)
+            require(0 <= value <= 1, f"{what} = {value} is a share of the pictures, 0 to 1.")
 
     @property
     def moves(self) -> bool:
@@ -68,7 +73,8 @@ def augment(images: Images, how: Augmentation, generator: torch.Generator) -> Im
         bends = random_bends(images, how.elastic, generator) if how.elastic else None
         mode = "bicubic" if how.sharp else "bilinear"
         moved = warp_images(images, matrices.to(images), shifts.to(images), bends, mode)
-        images = moved.clamp(0, 1) if how.sharp else moved  # cubics overshoot
+        moved = moved.clamp(0, 1) if how.sharp else moved  # cubics overshoot
+        images = moved if how.share == 1 else for_a_share(how.share, moved, images, generator)
     if how.erase:
         images = erase_squares(images, how.erase, generator)
     if how.noise:
@@ -93,6 +99,12 @@ def random_moves(
         matrices = matrices @ random_stretches(count, how.stretch, generator)
     shift = shift * how.shift
     return matrices, shift.round() if how.whole else shift
+
+
+def for_a_share(share: float, moved: Images, still: Images, generator: torch.Generator) -> Images:
+    """About `share` of the pictures moved; the others as they are, to the bit."""
+    draw = torch.rand(len(still), 1, 1, 1, generator=generator, device=generator.device)
+    return torch.where(draw.to(still.device) < share, moved, still)
 
 
 def random_stretches(
