@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from turnwise.cli.main import parse
-from turnwise.training.recipe import read_recipe
+from turnwise.training.recipe import make_recipe, read_recipe
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -71,3 +72,22 @@ def test_what_is_between_markers_has_both(page):
 def test_the_tables_are_made_from_the_records():
     check = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py"), "--check"]
     assert subprocess.run(check, check=False).returncode == 0, "run python benchmarks/tables.py"
+
+
+def test_every_key_of_a_recipe_is_explained_with_its_default():
+    """docs/recipes.md has a row for each, and none for what is no key."""
+    recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}}).plain()
+    keys = {}
+
+    def walk(part, path):
+        for key, value in part.items():
+            name = f"{path}{key}"
+            walk(value, f"{name}.") if isinstance(value, dict) else keys.update({name: value})
+
+    walk(recipe, "")
+    page = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", page, re.MULTILINE))
+    assert set(told) == set(keys)
+    for name, default in told.items():
+        if default != "needed":
+            assert yaml.safe_load(default) == keys[name], name
