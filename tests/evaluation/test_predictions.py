@@ -8,6 +8,7 @@ from turnwise.data import Pictures
 from turnwise.evaluation.predictions import (
     accuracy_by_view,
     agreement,
+    by_angle,
     device_of,
     equal_angles,
     predict_over_angles,
@@ -77,6 +78,19 @@ def test_quarter_turns_are_the_exact_action(pictures):
         seen = act_on_image(group, g, pictures.images)
         torch.testing.assert_close(turned[g], by_hand(model, seen))
     assert (turned[1] - turned[0]).abs().max() > 0.01  # the witness: turning does matter
+
+
+@pytest.mark.parametrize("name", ["C1", "C4", "D4", "D8", "C16"])
+def test_what_the_group_was_asked_is_not_asked_again(pictures, name):
+    """Turns come out to the last digit as without; only angles that the grid lacks are asked."""
+    model, group = Lopsided(), PlanarGroup.named(name)
+    moved = predict_over_group(model, group, pictures)
+    angles = [0.0, 45.0, 90.0, 200.0, 270.0]
+    expected = predict_over_angles(model, pictures, angles)
+    before = len(model.modes)
+    found = predict_over_angles(model, pictures, angles, known=by_angle(group, moved))
+    assert torch.equal(found, expected)
+    assert len(model.modes) - before == (4 if name == "C1" else 2)
 
 
 def test_other_angles_are_turned_too(pictures):

@@ -18,6 +18,7 @@ from turnwise.evaluation.metrics import (
 from turnwise.evaluation.predictions import (
     accuracy_by_view,
     agreement,
+    by_angle,
     equal_angles,
     predict_over_angles,
     predict_over_group,
@@ -52,8 +53,11 @@ def examine(
     turn_agreement        share of pictures with one answer over all the angles
     """
     degrees = equal_angles(angles)
-    turned = predict_over_angles(model, pictures, degrees, batch_size=batch_size, progress=progress)
     moved = predict_over_group(model, group, pictures, batch_size=batch_size)
+    turned = predict_over_angles(
+        model, pictures, degrees,
+        batch_size=batch_size, progress=progress, known=by_angle(group, moved),
+    )  # fmt: skip
     scores = classification_scores(turned[0], pictures.labels, resamples=1000)
     return {
         "pictures": len(pictures),

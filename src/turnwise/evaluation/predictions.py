@@ -1,6 +1,6 @@
 """What a model answers: to pictures as they are, turned by angles, and moved by a group."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -15,6 +15,7 @@ from turnwise.geometry.warps import turn_image
 from turnwise.groups import PlanarGroup, act_on_image
 
 Move = Callable[[Tensor], Tensor]
+Answers = Float[Tensor, "picture class"]
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -45,14 +46,18 @@ def predict_over_angles(
     *,
     batch_size: int = 256,
     progress: bool = False,
+    known: Mapping[float, Answers] | None = None,
 ) -> Float[Tensor, "angle picture class"]:
-    """Class probabilities for every picture turned by every angle, in degrees."""
-    shown = tqdm(angles, desc="turning the pictures", disable=not progress, leave=False)
-    moves = (partial(turn_image, degrees=angle) for angle in shown)
-    answers = [
-        predict_probabilities(model, pictures, batch_size=batch_size, move=move) for move in moves
-    ]
-    return torch.stack(answers)
+    """Class probabilities for every picture turned by every angle, in degrees.
+
+    Angles that are `known` (see `by_angle`) are not asked again.
+    """
+    found = dict(known or {})
+    for angle in tqdm(angles, desc="turning the pictures", disable=not progress, leave=False):
+        if angle not in found:
+            move = partial(turn_image, degrees=angle)
+            found[angle] = predict_probabilities(model, pictures, batch_size=batch_size, move=move)
+    return torch.stack([found[angle] for angle in angles])
 
 
 def predict_over_group(
@@ -64,6 +69,14 @@ def predict_over_group(
         predict_probabilities(model, pictures, batch_size=batch_size, move=move) for move in moves
     ]
     return torch.stack(answers)
+
+
+def by_angle(
+    group: PlanarGroup, moved: Float[Tensor, "element picture class"]
+) -> dict[float, Answers]:
+    """What `predict_over_group` found, by degrees, for the elements that are turns."""
+    turns = [(g, row) for row, g in enumerate(group.grid_elements()) if not group.mirrors(g)]
+    return {360.0 * (g % group.rotations) / group.rotations: moved[row] for g, row in turns}
 
 
 def equal_angles(count: int) -> list[float]:
