@@ -1,0 +1,78 @@
+"""Whether trained models answer the same at every angle, side by side, on the same pictures.
+
+    python benchmarks/turn_agreement.py runs/rotmnist_turnwise_vit_nano_c16/seed_0 \\
+        runs/rotmnist_vit/seed_0 --device cuda
+
+Every picture is turned once round, in steps of 5 degrees.  For each run: the accuracy upright, its
+mean and least over the angles, the share of pictures with one answer at all of them, and the share
+of single answers that are the upright one.  The first pictures of the test split are taken, after
+weights and recipe are fixed: the figures select nothing.  Records go to
+benchmarks/turn_agreement.jsonl.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from turnwise.data import Pictures
+from turnwise.evaluation.predictions import (
+    accuracy_by_view,
+    agreement,
+    equal_angles,
+    predict_over_angles,
+)
+from turnwise.models import load
+from turnwise.reports.records import append_record
+from turnwise.reports.tables import format_percent, text_table
+from turnwise.training.recipe import read_recipe
+from turnwise.training.run import load_run_data
+
+HERE = Path(__file__).parent
+COLUMNS = ("upright", "mean", "least", "same at all angles", "same at one angle")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--angles", type=int, default=72)
+    parser.add_argument("--pictures", type=int, default=5000)
+    parser.add_argument("--batch-size", type=int, default=500)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--records", type=Path, default=HERE / "turn_agreement.jsonl")
+    return parser.parse_args()
+
+
+def figures_of(run: Path, args: argparse.Namespace) -> dict[str, float]:
+    """What the run's best weights say to the turned pictures."""
+    test = load_run_data(run, read_recipe(run / "recipe.yaml"), args.data_dir).test
+    pictures = Pictures(test.images[: args.pictures], test.labels[: args.pictures])
+    turned = predict_over_angles(
+        load(run).to(args.device), pictures, equal_angles(args.angles),
+        batch_size=args.batch_size, progress=sys.stderr.isatty(),
+    )  # fmt: skip
+    accuracy, answers = accuracy_by_view(turned, pictures.labels), turned.argmax(-1)
+    single = float((answers == answers[0]).double().mean())
+    mean = sum(accuracy) / len(accuracy)
+    return dict(
+        zip(COLUMNS, (accuracy[0], mean, min(accuracy), agreement(turned), single), strict=True)
+    )
+
+
+def main() -> None:
+    args = arguments()
+    found = {f"{run.parent.name}/{run.name}": figures_of(run, args) for run in args.runs}
+    rows = [
+        [name, *(format_percent(figures[c], 2) for c in COLUMNS)] for name, figures in found.items()
+    ]
+    print(text_table([f"{args.angles} angles", *COLUMNS], rows))
+    command = shlex.join(["python", "benchmarks/turn_agreement.py", *sys.argv[1:]])
+    settings = {"angles": args.angles, "pictures": args.pictures}
+    append_record(args.records, command, settings | {"runs": found})
+
+
+if __name__ == "__main__":
+    main()
