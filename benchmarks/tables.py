@@ -99,16 +99,8 @@ def flagship() -> str:
         group = read_recipe(HERE.parent / "recipes" / f"{figures['recipe']}.yaml").model.group
         name, accuracy, _, same, _, seeds = row(record)
         weights = next(iter(figures["seeds"].values()))["weights"]
-        rows.append(
-            [
-                name.replace("(recipes/", "(../recipes/"),
-                group,
-                f"{weights:,}",
-                accuracy,
-                same,
-                seeds,
-            ]
-        )
+        link = name.replace("(recipes/", "(../recipes/")
+        rows.append([link, group, f"{weights:,}", accuracy, same, seeds])
     return markdown_table(headers, rows) if rows else "None yet."
 
 

@@ -76,7 +76,7 @@ def by_angle(
 ) -> dict[float, Answers]:
     """What `predict_over_group` found, by degrees, for the elements that are turns."""
     turns = [(g, row) for row, g in enumerate(group.grid_elements()) if not group.mirrors(g)]
-    return {360.0 * (g % group.rotations) / group.rotations: moved[row] for g, row in turns}
+    return {360.0 * g / group.rotations: moved[row] for g, row in turns}
 
 
 def equal_angles(count: int) -> list[float]:
