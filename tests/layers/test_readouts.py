@@ -17,6 +17,7 @@ from turnwise.layers.readouts import (
     COMBINE,
     DenseHead,
     OrientationHead,
+    Overview,
     invariant,
     orientation,
     pooled_width,
@@ -94,6 +95,64 @@ def test_definition_of_the_invariant(over_tokens, over_group):
 def test_unknown_ways_are_refused():
     with pytest.raises(InputError, match="unknown way to combine 'men'"):
         invariant(torch.zeros(1, 2, 4, 3), "men")
+
+
+# One look at the whole field.
+
+
+def overview_for(name, side=4):
+    torch.manual_seed(0)
+    layer = Overview(name, 5, 3, side).double()
+    layer.norm.norm.running_mean.normal_()  # a trained one, so that relu is no identity
+    return layer.eval()
+
+
+def overview_error(layer, name, act_out=act_on_regular):
+    group = PlanarGroup.named(name)
+    errors = equivariance_errors(
+        lambda x: layer(x)[:, 0],
+        group,
+        field_for(name, 4, 4),
+        act_in=act_on_field,
+        act_out=act_out,
+        elements=group.grid_elements(),
+    )
+    return max(errors)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_law_of_the_overview(name):
+    """A function on the group, whose poses turn with the picture; in training too."""
+    layer = overview_for(name)
+    assert overview_error(layer, name) < 1e-12
+    assert overview_error(layer.train(), name) < 1e-12
+
+
+def test_witness_and_control_of_the_overview():
+    """Its answer turns, and with a filter for each pose of its own it turns otherwise."""
+    layer = overview_for("D4")
+    assert overview_error(layer, "D4", leave_fixed) > 0.1
+    layer.look.filters.source_by_pose = layer.look.filters.source_by_pose.roll(1)
+    assert overview_error(layer, "D4") > 0.1
+
+
+def test_definition_of_the_overview():
+    """Every pose's own sum over all poses and tokens, with filters turned by the group."""
+    group, layer, field = PlanarGroup.named("D4"), overview_for("D4"), field_for("D4", 4, 4)
+    norm, weight = layer.norm.norm, layer.look.weight.unflatten(-1, (4, 4))
+    spread = (norm.running_var + norm.eps).sqrt()
+    for g in range(8):
+        # K(g⁻¹p) against f(p) is K(p) against f(gp): the field, turned back
+        back = act_on_field(group, group.invert(g), field)
+        looked = torch.einsum("oinrc,bnrci->bo", weight, back)
+        expected = ((looked - norm.running_mean) / spread).relu()
+        torch.testing.assert_close(layer(field)[:, 0, g], expected)
+    assert (layer(field) == 0).any() and (layer(field) > 0).any()
+
+
+def test_the_overview_refuses_other_fields():
+    with pytest.raises(InputError, match="looks at 4 x 4 tokens, got 3 x 4"):
+        overview_for("C4")(field_for("C4"))
 
 
 # One answer for each pose.

@@ -30,6 +30,7 @@ FORMS = {
     "windows": {"window": 3},
     "irreps": {"basis": "irreps"},
     "averages and maxima": {"halve": "average", "pool_tokens": "both"},
+    "overview": {"overview": 5, "halve": "average"},
     "all options": {"layer_scale": 0.1, "qk_norm": True, "drop_path": 0.1, "dropout": 0.1},
 }
 
@@ -106,6 +107,24 @@ def test_definition(pool_tokens):
     torch.testing.assert_close(model(images), model.head(pooled))
 
 
+def test_definition_of_an_overview():
+    """One token that saw all of them, then the poses combined."""
+    model, images = model_for("C4", overview=5), pictures()
+    one = model.overview(model.forward_features(images))
+    assert one.shape == (2, 1, 4, 5)
+    torch.testing.assert_close(model(images), model.head(invariant(one, "mean", "both")))
+
+
+def test_an_overview_tells_where_things_stand():
+    """The same tokens in other places: nothing to a pool, another picture to an overview."""
+    for options, moves in (({}, False), ({"overview": 5}, True)):
+        model = model_for("C4", **options)
+        field = model.forward_features(pictures())
+        swapped = field[:, :, [1, 0, 2]]
+        change = (model.forward_head(swapped) - model.forward_head(field)).abs().max()
+        assert (change > 1e-4) == moves
+
+
 def test_the_stem_halves_as_asked():
     for halve, by_maximum in {"max": True, "average": False}.items():
         parts = model_for(halve=halve).stem.layers
@@ -170,11 +189,19 @@ def test_exact_sizes():
         model_for(image_size=14)
 
 
+def test_an_overview_has_one_size():
+    model = model_for(overview=5)
+    assert model.exact_size(28) == model.exact_size(12) == (12,)
+    with pytest.raises(InputError, match="looks at 3 x 3 tokens, got 7 x 7"):
+        model(pictures(28))
+
+
 # Read-outs.
 
 
-def test_orientation_turns_with_the_picture():
-    model, images = model_for("D4", readout="orientation"), pictures()
+@pytest.mark.parametrize("overview", [0, 5])
+def test_orientation_turns_with_the_picture(overview):
+    model, images = model_for("D4", readout="orientation", overview=overview), pictures()
     scores = model(images)
     assert scores.shape == (2, 8)
     for element in range(8):
@@ -207,6 +234,7 @@ def test_dense_scores_turn_with_the_picture():
         ({"pool_tokens": "sum"}, "unknown pool_tokens 'sum'"),
         ({"halve": "mean"}, "unknown halve 'mean'"),
         ({"drop_path": 1.0}, "drop_path = 1.0 must be from 0 to below 1"),
+        ({"overview": -1}, "overview = -1 must be 0 or more channels"),
         ({"width": -4}, "must be positive, or 0"),
     ],
 )
@@ -229,7 +257,7 @@ def test_first_loss_is_a_guess():
 ONE_GRAPH = """
 import torch, turnwise
 small = dict(depths=[1], kernels=[3, 3, 3], image_size=12, width=32)
-for options in ({}, {"basis": "irreps"}, {"kernel": "elu"}):
+for options in ({}, {"basis": "irreps"}, {"overview": 4}, {"kernel": "elu"}):
     torch._dynamo.reset()
     model = turnwise.create_model("turnwise_vit_nano", group="D4", **small, **options)
     model = model.double().eval()

@@ -10,7 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.checks import require, require_known, require_positive
+from turnwise.groups import PlanarGroup
+from turnwise.layers.group_conv import GroupConv, MapNorm, field_to_maps, maps_to_tokens
 
+Field = Float[Tensor, "batch group row col channel"]
 Tokens = Float[Tensor, "batch token group channel"]
 COMBINE = ("mean", "max", "both")
 
@@ -39,6 +42,35 @@ def _combine(x: Float[Tensor, "batch many *rest"], how: str) -> Float[Tensor, "b
     # in another precision, and 0 / 0 is not a number
     most = x.max(dim=1).values
     return most if how == "max" else torch.cat([x.mean(dim=1), most], dim=-1)
+
+
+class Overview(nn.Module):
+    """One look at the whole field, for each pose from its own frame: one token for the picture.
+
+    y(g, o) = relu(norm(Σ_{m, i} Σ_p K[o, i, g⁻¹m](g⁻¹p) f(m, i, p)))    p from the field's centre
+
+    A pool forgets where the tokens stood; this tells what stands above what, seen from each pose,
+    and only then are the poses combined.  Its price: the field has one size, and a picture moved
+    to the side is another picture.
+
+    Paper:    none; steerable networks end so (Weiler & Cesa 2019, their last convolution is as
+              large as its maps).
+    """
+
+    def __init__(self, group: PlanarGroup | str, width: int, out_width: int, side: int) -> None:
+        super().__init__()
+        self.side, self.poses = side, PlanarGroup.named(group).order
+        self.look = GroupConv(group, width, out_width, side, padding=0, bias=False)
+        self.norm = MapNorm(group, out_width, "batch")
+
+    def forward(self, field: Field) -> Float[Tensor, "batch 1 group out_width"]:
+        rows, cols = field.shape[2:4]
+        require(
+            rows == cols == self.side,
+            f"the overview looks at {self.side} x {self.side} tokens, got {rows} x {cols}.",
+        )
+        maps = self.norm(self.look(field_to_maps(field)))
+        return maps_to_tokens(maps.relu(), self.poses)
 
 
 def orientation(tokens: Tokens) -> Float[Tensor, "batch group channel"]:

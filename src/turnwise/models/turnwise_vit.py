@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.checks import require, require_divisible, require_known, require_positive
-from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
+from turnwise.geometry.sizes import Stage, exact_sizes, output_size, require_exact_size
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_conv import (
     POOLS,
@@ -35,7 +35,7 @@ from turnwise.layers.group_linear import BASES, GroupLinear
 from turnwise.layers.group_rope import GroupRotaryAttention
 from turnwise.layers.group_transformer import GroupTransformerBlock, TokenNorm
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.readouts import COMBINE, OrientationHead, invariant, pooled_width
+from turnwise.layers.readouts import COMBINE, OrientationHead, Overview, invariant, pooled_width
 from turnwise.models.registry import Task, register
 
 Field = Float[Tensor, "batch group row col channel"]
@@ -59,6 +59,8 @@ class Design:
     halve:       how the stem halves the picture, by "max" or "average" (layers.group_conv)
     pool:        of the read-out over the poses, "mean", "max" or "both"
     pool_tokens: of the read-out over the tokens, before that over the poses
+    overview:    channels of each pose that see all tokens, and where they stand, in place of that
+                 pool (layers.readouts); 0 is none. Then pictures have one size, and shifts count
     readout:     "class" scores, invariant; "orientation", a score for each pose; or "dense", class
                  scores for each token, both of which turn with the picture
     """
@@ -77,6 +79,7 @@ class Design:
     halve: str = "max"
     pool: str = "both"
     pool_tokens: str = "mean"
+    overview: int = 0
     readout: str = "class"
     drop_path: float = 0.0
     dropout: float = 0.0
@@ -86,6 +89,7 @@ class Design:
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, patch=self.patch)
         require(self.width >= 0, f"width = {self.width} must be positive, or 0: by the group.")
+        require(self.overview >= 0, f"overview = {self.overview} must be 0 or more channels.")
         require_known(self.stem, STEMS, "stem")
         require_known(self.basis, BASES, "basis")
         require_known(self.pool, COMBINE, "pool")
@@ -130,11 +134,16 @@ class EquivariantVisionTransformer(nn.Module):
         self.stages = nn.ModuleList(_stages(design, group, width))
         self.halve = GroupPool("average", 2)
         self.norm = TokenNorm(width)
-        self.head = _head(design, width, task.num_classes)
+        self.overview, self.image_size = None, task.image_size
+        if design.overview:
+            side = output_size(task.image_size, self.sampling)
+            assert side is not None, "an exact size"
+            self.overview = Overview(group, width, design.overview, side)
+        self.head = _head(design, design.overview or width, task.num_classes)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
         """`size` if the network samples it symmetrically, else the nearest sizes that it does."""
-        return exact_sizes(size, self.sampling)
+        return (self.image_size,) if self.overview else exact_sizes(size, self.sampling)
 
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
         """A field on the group that turns with the picture."""
@@ -156,7 +165,10 @@ class EquivariantVisionTransformer(nn.Module):
         """(batch, class), or for other read-outs (batch, group), (batch, class, row, col)."""
         if self.design.readout == "dense":
             return self.head(field.mean(dim=1)).permute(0, 3, 1, 2)
-        tokens = field.permute(0, 2, 3, 1, 4).flatten(1, 2)
+        if self.overview:
+            tokens = self.overview(field)
+        else:
+            tokens = field.permute(0, 2, 3, 1, 4).flatten(1, 2)
         if self.design.readout == "orientation":
             return self.head(tokens)
         return self.head(invariant(tokens, self.design.pool_tokens, self.design.pool))
