@@ -41,7 +41,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", default=["64:16"], help="WIDTH:TOKENS")
     parser.add_argument("--group", default="D4")
     parser.add_argument("--depth", type=int, default=12)
-    parser.add_argument("--head", type=int, default=64, help="channels of a head, about")
+    parser.add_argument("--head", type=int, default=64, help="channels of a head, plain model")
+    parser.add_argument("--pose-heads", type=int, default=1, help="heads of each pose, flagship")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--records", type=Path, default=HERE / "flagship_speed.jsonl")
@@ -52,9 +53,12 @@ def models(args: argparse.Namespace, width: int, tokens: int) -> dict[str, nn.Mo
     """The plain model, and the flagship of as many channels, in both bases."""
     size = PATCH * math.isqrt(tokens)
     task = {"num_classes": 1000, "in_chans": 3, "image_size": size}
-    poses = 8 if args.group == "D4" else 4
-    heads = max(1, round(width / poses / args.head))
-    flagship = {"group": args.group, "width": width, "depths": [args.depth], "heads": heads}
+    flagship = {
+        "group": args.group,
+        "width": width,
+        "depths": [args.depth],
+        "heads": args.pose_heads,
+    }
     return {
         "plain": create_model("vit", patch=PATCH, width=width, depth=args.depth,
                               heads=max(1, width // args.head), **task),
@@ -73,7 +77,7 @@ def works(model: nn.Module, args: argparse.Namespace, size: int) -> dict[str, Ca
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, **fused)
     for part in model.modules():
         if isinstance(part, (TransformerBlock, GroupTransformerBlock)):
-            part.compile()
+            part.compile(dynamic=False)
 
     def answer() -> torch.Tensor:
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
@@ -105,6 +109,7 @@ def seconds(work: Callable[[], Any], device: str) -> float:
 
 def measure(args: argparse.Namespace, width: int, tokens: int) -> dict[str, dict[str, float]]:
     """Model -> work -> the median of its seconds."""
+    torch.compiler.reset()  # or sizes would become variables, and the code more general and slower
     size = PATCH * math.isqrt(tokens)
     found: dict[str, dict[str, list[float]]] = {}
     ready = {name: works(m, args, size) for name, m in models(args, width, tokens).items()}
@@ -136,7 +141,7 @@ def main() -> None:
     headers = ["width x tokens", "model", "step ms", "of plain", "inference ms", "of plain"]
     print(text_table(headers, rows))
     command = shlex.join(["python", "benchmarks/flagship_speed.py", *sys.argv[1:]])
-    settings = {"group": args.group, "depth": args.depth, "batch": args.batch}
+    settings = {k: getattr(args, k) for k in ("group", "depth", "batch", "head", "pose_heads")}
     append_record(args.records, command, settings | {"results": results})
 
 

@@ -195,6 +195,25 @@ def test_sums_along_the_group_agree(rows):
     assert sum_along_group(matrix, x.float()).dtype == torch.float32
 
 
+def test_a_sum_is_rounded_once():
+    """A table in single precision and features of 8 bits: terms are added before they are cut."""
+    matrix, x = torch.randn(8, 8), torch.randn(2, 8, 5).bfloat16()
+    exact = torch.einsum("ag,tgc->tac", matrix, x.float())
+    assert torch.equal(sum_along_group(matrix, x), exact.bfloat16())
+
+
+def test_tables_in_single_precision_are_those_in_double():
+    """Features in float64 take the precise ones: what is wrong in the others then does not show."""
+    layer = linear("D4", "irreps")
+    x = features(layer, 3)
+    expected = layer(x)
+    for name in ("basis_matrix", "coefficients"):
+        single = getattr(layer, f"{name}_single")
+        assert_near(single, getattr(layer, name), 1e-7)
+        single.zero_()
+    assert torch.equal(layer(x), expected)
+
+
 ONE_GRAPH = """
 import warnings
 import torch

@@ -24,7 +24,7 @@ def along_group(
     """y^a = Σ_g matrix[a, g] x^g, in the precision of x.
 
     A compiler fuses a short sum with the elementwise work before and after it, but not a product
-    of matrices; without a compiler the sum would write |G| times what it reads.
+    of matrices; without a compiler the sum would write and read all its terms.
     """
     if torch.compiler.is_compiling() and matrix.shape[-1] <= LARGEST_SUM:
         return sum_along_group(matrix, x)
@@ -34,8 +34,9 @@ def along_group(
 def sum_along_group(
     matrix: Float[Tensor, "row group"], x: Float[Tensor, "*many group channel"]
 ) -> Float[Tensor, "*many row channel"]:
-    """`along_group` as a broadcasted product and a sum."""
-    return (matrix.to(x.dtype)[:, :, None] * x.unsqueeze(-3)).sum(dim=-2)
+    """`along_group`, term by term: a compiler makes one elementwise kernel of it, no reduction."""
+    terms = (matrix[:, g, None] * x[..., g, None, :] for g in range(matrix.shape[-1]))
+    return sum(terms, start=next(terms)).to(x.dtype)
 
 
 class GroupLinear(nn.Module):
@@ -55,6 +56,8 @@ class GroupLinear(nn.Module):
     sources: Tensor
     basis_matrix: Tensor
     coefficients: Tensor
+    basis_matrix_single: Tensor
+    coefficients_single: Tensor
 
     def __init__(
         self,
@@ -76,7 +79,10 @@ class GroupLinear(nn.Module):
         self.reset_parameters()
 
     def _register_tables(self) -> None:
-        """Kept in float64, so that a layer made in float32 and then made double is exact."""
+        """Kept in float64, so that a layer made in float32 and then made double is exact.
+
+        And in float32, for a compiled kernel reads them again for every number that it writes.
+        """
         basis = regular_basis(self.group)
         self.blocks = basis.blocks
         tables = {
@@ -84,6 +90,8 @@ class GroupLinear(nn.Module):
             "basis_matrix": basis.matrix.clone(),
             "coefficients": _coefficients(self.group),
         }
+        for name in ("basis_matrix", "coefficients"):
+            tables[f"{name}_single"] = tables[name].float()
         for name, table in tables.items():
             self.register_buffer(name, table.to(self.weight.device), persistent=False)
 
@@ -114,13 +122,17 @@ class GroupLinear(nn.Module):
 
     def to_irreps(self, x: Float[Tensor, "*many group width"]) -> Float[Tensor, "*many row width"]:
         """x̂ = Q x, of any width."""
-        return along_group(self.basis_matrix, x)
+        return along_group(self._basis(x), x)
 
     def from_irreps(
         self, x: Float[Tensor, "*many row width"]
     ) -> Float[Tensor, "*many group width"]:
         """x = Qᵀ x̂, of any width."""
-        return along_group(self.basis_matrix.mT, x)
+        return along_group(self._basis(x).mT, x)
+
+    def _basis(self, x: Tensor) -> Float[Tensor, "row group"]:
+        """Q, as precise as x needs it."""
+        return self.basis_matrix if x.dtype == torch.float64 else self.basis_matrix_single
 
     def forward_in_irreps(
         self, x: Float[Tensor, "*many row in_width"]
@@ -136,7 +148,8 @@ class GroupLinear(nn.Module):
     ) -> Float[Tensor, "*many group out_width"]:
         """There and back again, without putting the blocks together in between."""
         blocks = zip(self.blocks, self._block_products(self.to_irreps(x)), strict=True)
-        parts = [along_group(self.basis_matrix[block.rows].mT, part) for block, part in blocks]
+        basis = self._basis(x)
+        parts = [along_group(basis[block.rows].mT, part) for block, part in blocks]
         y = sum(parts[1:], start=parts[0])
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
@@ -152,8 +165,10 @@ class GroupLinear(nn.Module):
     def irrep_weights(self) -> list[Float[Tensor, "count block_out block_in"]]:
         """Ŵ[ρ] = Σ_u ρ(u) ⊗ W[u], one tensor for each size of irreps."""
         # under autocast too the sums are in float32: Ŵ is rounded once, where it meets x̂
+        double = self.weight.dtype == torch.float64
+        coefficients = self.coefficients if double else self.coefficients_single
         with torch.autocast(self.weight.device.type, enabled=False):
-            entries = along_group(self.coefficients, self.weight.flatten(1))
+            entries = along_group(coefficients, self.weight.flatten(1))
         split = entries.split([block.count * block.dim**2 for block in self.blocks])
         channels = (self.out_width, self.in_width)
         return [
