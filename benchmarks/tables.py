@@ -104,6 +104,25 @@ def flagship() -> str:
     return markdown_table(headers, rows) if rows else "None yet."
 
 
+def flagship_trials() -> str:
+    """What was tried on rotated digits, judged on validation."""
+    headers = ["network", "weights", "moved, beside turns", "best validation accuracy", "seeds"]
+    rows = []
+    for record in read_records(HERE / "flagship_trials.jsonl"):
+        figures, model = record["figures"], record["figures"]["model"]
+        size = model["name"].removeprefix("turnwise_vit_")
+        moved = {what: by for what, by in figures["augment"].items() if what != "rotation"}
+        best = [seed["best_validation_accuracy"] for seed in figures["seeds"].values()]
+        rows.append([
+            f"{size}, {model['group']}, width {model['width']}, overview {model['overview']}",
+            f"{figures['weights']:,}",
+            ", ".join(f"{what} {by:g}" for what, by in moved.items()) or "not at all",
+            percent(best),
+            str(len(best)),
+        ])  # fmt: skip
+    return markdown_table(headers, rows)
+
+
 def published_error(name: str) -> str:
     record = read_records(HERE / "published_errors.jsonl")[-1]
     return ERRORS[name](record["figures"])
@@ -112,6 +131,7 @@ def published_error(name: str) -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "flagship": flagship,
+    "flagship_trials": flagship_trials,
     "accuracies": lambda: accuracies(latest_by_recipe()),
     "gsa_curve": lambda: curve(
         read_records(HERE / "gsa_curves.jsonl"), "rotmnist_gsa_net_p4", whole=45
