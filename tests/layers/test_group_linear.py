@@ -20,7 +20,7 @@ from turnwise.groups import (
     act_on_regular,
     equivariance_error,
 )
-from turnwise.layers.group_linear import GroupLinear, along_group, sum_along_group
+from turnwise.layers.group_linear import GroupLinear, SumAlongGroup, along_group, sum_along_group
 
 NAMES = ["C1", "C2", "C4", "C8", "D1", "D2", "D3", "D4"]
 GROUPS = pytest.mark.parametrize("name", [*NAMES, "C5", "D8"])  # and several planes
@@ -195,6 +195,13 @@ def test_sums_along_the_group_agree(rows):
     assert sum_along_group(matrix, x.float()).dtype == torch.float32
 
 
+def test_gradients_of_the_sum():
+    """First and second, against differences."""
+    matrix, x = torch.randn(4, 6).double(), torch.randn(2, 6, 3).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: SumAlongGroup.apply(matrix, x), x)
+    assert torch.autograd.gradgradcheck(lambda x: SumAlongGroup.apply(matrix, x), x)
+
+
 def test_a_sum_is_rounded_once():
     """A table in single precision and features of 8 bits: terms are added before they are cut."""
     matrix, x = torch.randn(8, 8), torch.randn(2, 8, 5).bfloat16()
@@ -220,6 +227,7 @@ import torch
 from turnwise.groups import act_on_regular, assert_equivariant
 from turnwise.layers.group_linear import GroupLinear
 warnings.simplefilter("error")
+warnings.filterwarnings("ignore", "<class 'torch.autograd.function.Function'>")  # torch's own
 for basis in ("regular", "irreps"):
     layer = GroupLinear("D4", 3, 4, basis=basis).double()
     compiled = torch.compile(layer, backend="eager", fullgraph=True)

@@ -4,6 +4,7 @@ Letters:  g, m, u elements;  ρ an irrep with rows a and columns b, c;  i, o cha
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ def along_group(
     of matrices; without a compiler the sum would write and read all its terms.
     """
     if torch.compiler.is_compiling() and matrix.shape[-1] <= LARGEST_SUM:
-        return sum_along_group(matrix, x)
+        return SumAlongGroup.apply(matrix, x)  # type: ignore[no-any-return]
     return matrix.to(x.dtype) @ x
 
 
@@ -37,6 +38,23 @@ def sum_along_group(
     """`along_group`, term by term: a compiler makes one elementwise kernel of it, no reduction."""
     terms = (matrix[:, g, None] * x[..., g, None, :] for g in range(matrix.shape[-1]))
     return sum(terms, start=next(terms)).to(x.dtype)
+
+
+class SumAlongGroup(torch.autograd.Function):
+    """`sum_along_group`, whose gradient is such a sum again; torch's own would be |G| of them."""
+
+    @staticmethod
+    def forward(matrix: Tensor, x: Tensor) -> Tensor:
+        return sum_along_group(matrix, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        (matrix,) = ctx.saved_tensors
+        return None, SumAlongGroup.apply(matrix.mT, gradient)
 
 
 class GroupLinear(nn.Module):
