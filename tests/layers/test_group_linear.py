@@ -20,7 +20,13 @@ from turnwise.groups import (
     act_on_regular,
     equivariance_error,
 )
-from turnwise.layers.group_linear import GroupLinear, SumAlongGroup, along_group, sum_along_group
+from turnwise.layers.group_linear import (
+    ExpandWeight,
+    GroupLinear,
+    SumAlongGroup,
+    along_group,
+    sum_along_group,
+)
 
 NAMES = ["C1", "C2", "C4", "C8", "D1", "D2", "D3", "D4"]
 GROUPS = pytest.mark.parametrize("name", [*NAMES, "C5", "D8"])  # and several planes
@@ -200,6 +206,15 @@ def test_gradients_of_the_sum():
     matrix, x = torch.randn(4, 6).double(), torch.randn(2, 6, 3).double().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: SumAlongGroup.apply(matrix, x), x)
     assert torch.autograd.gradgradcheck(lambda x: SumAlongGroup.apply(matrix, x), x)
+
+
+@GROUPS
+def test_gradients_of_the_expanded_weight(name):
+    """First and second, against differences; D3 and D4 tell g·u from u·g."""
+    layer = linear(name, in_width=2, out_width=3)
+    tables = layer.sources, layer.product
+    assert torch.autograd.gradcheck(lambda w: ExpandWeight.apply(w, *tables), layer.weight)
+    assert torch.autograd.gradgradcheck(lambda w: ExpandWeight.apply(w, *tables), layer.weight)
 
 
 def test_a_sum_is_rounded_once():

@@ -28,7 +28,7 @@ def along_group(
     of matrices; without a compiler the sum would write and read all its terms.
     """
     if torch.compiler.is_compiling() and matrix.shape[-1] <= LARGEST_SUM:
-        return SumAlongGroup.apply(matrix, x)  # type: ignore[no-any-return]
+        return SumAlongGroup.apply(matrix, x)
     return matrix.to(x.dtype) @ x
 
 
@@ -36,8 +36,8 @@ def sum_along_group(
     matrix: Float[Tensor, "row group"], x: Float[Tensor, "*many group channel"]
 ) -> Float[Tensor, "*many row channel"]:
     """`along_group`, term by term: a compiler makes one elementwise kernel of it, no reduction."""
-    terms = (matrix[:, g, None] * x[..., g, None, :] for g in range(matrix.shape[-1]))
-    return sum(terms, start=next(terms)).to(x.dtype)
+    terms = [matrix[:, g, None] * x[..., g, None, :] for g in range(matrix.shape[-1])]
+    return sum(terms[1:], start=terms[0]).to(x.dtype)
 
 
 class SumAlongGroup(torch.autograd.Function):
@@ -57,6 +57,29 @@ class SumAlongGroup(torch.autograd.Function):
         return None, SumAlongGroup.apply(matrix.mT, gradient)
 
 
+class ExpandWeight(torch.autograd.Function):
+    """[(g, o), (m, i)] -> W[g⁻¹m, o, i], whose gradient, dW[u] = Σ_g d[g, g·u], only reads.
+
+    torch's own adds to places named by an index, in any order and with atomic additions.
+    """
+
+    @staticmethod
+    def forward(weight: Tensor, sources: Tensor, product: Tensor) -> Tensor:
+        return weight.flatten(0, 1)[sources].flatten(1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (product,) = ctx.saved_tensors
+        poses = len(product)
+        blocks = gradient.unflatten(1, (poses, -1)).unflatten(0, (poses, -1))  # (g, o, m, i)
+        terms = [blocks[g].index_select(1, product[g]) for g in range(poses)]  # (o, u, i)
+        return sum(terms[1:], start=terms[0]).transpose(0, 1), None, None
+
+
 class GroupLinear(nn.Module):
     """y^g = Σ_m W[g⁻¹m] x^m + b: what g hears from m depends on where m stands, seen from g.
 
@@ -72,6 +95,7 @@ class GroupLinear(nn.Module):
     weight: Float[Tensor, "group out_width in_width"]
     bias: Float[Tensor, " out_width"] | None
     sources: Tensor
+    product: Tensor
     basis_matrix: Tensor
     coefficients: Tensor
     basis_matrix_single: Tensor
@@ -105,6 +129,7 @@ class GroupLinear(nn.Module):
         self.blocks = basis.blocks
         tables = {
             "sources": _sources(self.group, self.out_width),
+            "product": self.group.product(),
             "basis_matrix": basis.matrix.clone(),
             "coefficients": _coefficients(self.group),
         }
@@ -136,7 +161,7 @@ class GroupLinear(nn.Module):
 
     def expanded_weight(self) -> Float[Tensor, "all_out all_in"]:
         """[(g, o), (m, i)] -> W[g⁻¹m, o, i]."""
-        return self.weight.flatten(0, 1)[self.sources].flatten(1)
+        return ExpandWeight.apply(self.weight, self.sources, self.product)
 
     def to_irreps(self, x: Float[Tensor, "*many group width"]) -> Float[Tensor, "*many row width"]:
         """x̂ = Q x, of any width."""
