@@ -14,7 +14,7 @@ NAMED = {"digits", "mnist", "fashionmnist", "rotmnist", "cifar10", "dermamnist_c
 
 def test_the_promised_sets_are_there():
     assert set(CATALOGUE) >= NAMED | {"first_radio_galaxies", "pcam", "dermamnist"}
-    assert len(CATALOGUE) == 21
+    assert len(CATALOGUE) == 22
 
 
 def test_every_entry_has_a_reader_and_no_reader_is_alone():
@@ -41,7 +41,7 @@ def test_unknown_name_is_answered_with_the_nearest_and_with_folders():
 def test_listing_imports_neither_torch_nor_numpy():
     code = (
         "import sys; from turnwise.data.catalogue import CATALOGUE; "
-        "from turnwise.data import entry; assert len(CATALOGUE) == 21 and entry('mnist'); "
+        "from turnwise.data import entry; assert len(CATALOGUE) == 22 and entry('mnist'); "
         "print(sorted({'torch', 'numpy', 'PIL'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

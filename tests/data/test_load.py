@@ -37,14 +37,18 @@ def test_validation_is_cut_from_train_by_the_seed(little_mnist):
     assert "5 of train held out for validation by seed 0" in first.provenance
 
 
-def test_mnist_rotated_is_mnist_with_a_turned_test(little_mnist):
-    upright = load_dataset("mnist", data_dir=little_mnist)
-    rotated = load_dataset("mnist_rotated", data_dir=little_mnist)
+@pytest.mark.parametrize("name", ["mnist", "fashionmnist"])
+def test_rotated_is_the_same_with_a_turned_test(tmp_path, write_idx, name):
+    folder = tmp_path / "data"
+    write_idx(folder / name, train=50)
+    upright = load_dataset(name, data_dir=folder)
+    rotated = load_dataset(f"{name}_rotated", data_dir=folder)
     assert rotated.digests()["train"] == upright.digests()["train"]
     assert rotated.digests()["val"] == upright.digests()["val"]
     assert torch.equal(rotated.test.labels, upright.test.labels)
     assert not torch.equal(rotated.test.images, upright.test.images)
-    assert same(rotated, load_dataset("mnist_rotated", data_dir=little_mnist))
+    assert rotated.classes == upright.classes
+    assert same(rotated, load_dataset(f"{name}_rotated", data_dir=folder))
     assert "test pictures generated here" in rotated.provenance
 
 
@@ -140,6 +144,7 @@ REAL = {
     "fashionmnist": (55_000, 5_000, 10_000, 1, 28),
     "rotmnist": (10_000, 2_000, 50_000, 1, 28),
     "mnist_rotated": (55_000, 5_000, 10_000, 1, 28),
+    "fashionmnist_rotated": (55_000, 5_000, 10_000, 1, 28),
     "dermamnist": (7_007, 1_003, 2_005, 3, 28),
     "dermamnist_c": (8_215, 573, 1_227, 3, 28),
     "breastmnist": (546, 78, 156, 1, 28),

@@ -52,6 +52,19 @@ def test_files_are_found_together_in_the_first_folder_that_has_all(tmp_path):
     assert shelf.find("set/c") is None
 
 
+def test_a_folder_counts_before_a_form(tmp_path):
+    """What the given folder has in any form is taken before another folder's best form."""
+    given, other = tmp_path / "given", tmp_path / "other"
+    for folder, names in ((given, ["a/1", "a/2"]), (other, ["a/a.npz", "a/1", "a/2"])):
+        (folder / "a").mkdir(parents=True)
+        for name in names:
+            (folder / name).touch()
+    found = Shelves((given, other), tmp_path)
+    assert found.find_any(["a/a.npz"], ["a/1", "a/2"]) == [given / "a/1", given / "a/2"]
+    assert Shelves((other, given), tmp_path).find_any(["a/a.npz"], ["a/1"]) == [other / "a/a.npz"]
+    assert found.find_any(["b"]) is None
+
+
 def test_files_named_after_their_set_may_lie_in_the_data_folder_itself(tmp_path):
     (tmp_path / "set_64.npz").touch()
     assert Shelves((tmp_path,), tmp_path).find("set/set_64.npz") == [tmp_path / "set_64.npz"]

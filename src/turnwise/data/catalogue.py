@@ -11,6 +11,19 @@ from turnwise.data.medmnist import MEDMNIST, RECONSTRUCTED
 _DIGITS = tuple("0123456789")
 _MNIST_LICENCE = "CC BY-SA 3.0 (as usually listed)"
 _LECUN = "Y. LeCun, C. Cortes, C. Burges, The MNIST database of handwritten digits"
+_CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+_XIAO = "H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST (2017)"
 _IDX = (
     "train-images-idx3-ubyte.gz",
     "train-labels-idx1-ubyte.gz",
@@ -75,23 +88,12 @@ _OTHERS = (
     Entry(
         name="fashionmnist",
         title="Fashion-MNIST: clothes",
-        classes=(
-            "T-shirt/top",
-            "Trouser",
-            "Pullover",
-            "Dress",
-            "Coat",
-            "Sandal",
-            "Shirt",
-            "Sneaker",
-            "Bag",
-            "Ankle boot",
-        ),
+        classes=_CLOTHES,
         channels=1,
         image_size=28,
         splits="55,000 / 5,000 / 10,000 (validation cut from the official 60,000)",
         licence="MIT",
-        citation="H. Xiao, K. Rasul, R. Vollgraf, Fashion-MNIST (2017)",
+        citation=_XIAO,
         files=_idx_files("fashionmnist"),
         downloads=_idx_downloads(
             "fashionmnist",
@@ -130,6 +132,19 @@ _OTHERS = (
         files=_idx_files("mnist"),
         official_val=False,
         notes="generated from mnist; no turned picture is in training or validation",
+    ),
+    Entry(
+        name="fashionmnist_rotated",
+        title="Fashion-MNIST, upright in training and turned by any angle in the test",
+        classes=_CLOTHES,
+        channels=1,
+        image_size=28,
+        splits="55,000 / 5,000 / 10,000 (those of fashionmnist; the test pictures turned)",
+        licence="MIT",
+        citation=_XIAO,
+        files=_idx_files("fashionmnist"),
+        official_val=False,
+        notes="generated from fashionmnist; no turned picture is in training or validation",
     ),
     Entry(
         name="cifar10",

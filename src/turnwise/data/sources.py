@@ -63,13 +63,13 @@ def _digits(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
 
 
 def _idx(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
-    if found := shelves.find(f"{entry.name}/{entry.name}.npz"):
-        provenance = f"original pictures and labels, from {found[0].name}"
-        return Source(_npz(entry, found[0], ("train", "test")), provenance)
     packed = [download.file for download in entry.downloads]
     plain = [file.removesuffix(".gz") for file in packed]
-    paths = shelves.find(*packed) or shelves.find(*plain)
+    paths = shelves.find_any([f"{entry.name}/{entry.name}.npz"], packed, plain)
     paths = paths or obtain(entry.name, entry.downloads, shelves)
+    if paths[0].suffix == ".npz":
+        provenance = f"original pictures and labels, from {paths[0].name}"
+        return Source(_npz(entry, paths[0], ("train", "test")), provenance)
     splits = {}
     for split, (images, labels) in {"train": paths[:2], "test": paths[2:]}.items():
         arrays = read_idx(images), read_idx(labels)
@@ -138,13 +138,13 @@ def _rotmnist(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
     return Source(splits, provenance)
 
 
-def _mnist_rotated(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
-    mnist = _idx(CATALOGUE["mnist"], shelves, None)
-    test = mnist.splits["test"]
+def _rotated(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
+    upright = _idx(CATALOGUE[entry.name.removesuffix("_rotated")], shelves, None)
+    test = upright.splits["test"]
     turned = torch.from_numpy(turned_at_random(test.images[:, 0].numpy())).unsqueeze(1)
-    splits = {"train": mnist.splits["train"], "test": Pictures(turned, test.labels)}
+    splits = {"train": upright.splits["train"], "test": Pictures(turned, test.labels)}
     how = "; test pictures generated here, each turned by one angle, uniform over a full turn"
-    return Source(splits, mnist.provenance + how)
+    return Source(splits, upright.provenance + how)
 
 
 def sizes_to_try(wished: int | None, published: tuple[int, ...]) -> tuple[int, ...]:
@@ -224,7 +224,8 @@ READERS: dict[str, Reader] = {
     "fashionmnist": _idx,
     "cifar10": _cifar10,
     "rotmnist": _rotmnist,
-    "mnist_rotated": _mnist_rotated,
+    "mnist_rotated": _rotated,
+    "fashionmnist_rotated": _rotated,
     "dermamnist_c": _dermamnist_c,
     "eurosat": _one_file,
     "first_radio_galaxies": _one_file,

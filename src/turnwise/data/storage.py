@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnwise.checks import InputError
@@ -38,6 +38,17 @@ class Shelves:
                 places = [folder / name for name in some]
                 if len(places) == len(names) and all(place.exists() for place in places):
                     return places
+        return None
+
+    def find_any(self, *forms: Sequence[str]) -> list[Path] | None:
+        """The first of `forms`, each a list of files, in the first folder that holds any of them.
+
+        So a folder that was given counts before others, in whatever form it has the files.
+        """
+        for folder in self.folders:
+            here = replace(self, folders=(folder,))
+            if found := next(filter(None, (here.find(*names) for names in forms)), None):
+                return found
         return None
 
 
