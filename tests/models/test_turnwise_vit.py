@@ -235,6 +235,7 @@ def test_dense_scores_turn_with_the_picture():
         ({"halve": "mean"}, "unknown halve 'mean'"),
         ({"drop_path": 1.0}, "drop_path = 1.0 must be from 0 to below 1"),
         ({"overview": -1}, "overview = -1 must be 0 or more channels"),
+        ({"overview": 4, "readout": "dense"}, "dense scores each token; take overview = 0"),
         ({"width": -4}, "must be positive, or 0"),
     ],
 )

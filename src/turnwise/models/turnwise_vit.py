@@ -97,6 +97,11 @@ class Design:
         require_known(self.halve, POOLS, "halve")
         require_known(self.readout, READOUTS, "readout")
         require(
+            not self.overview or self.readout != "dense",
+            f"overview = {self.overview} makes one token of all, and readout = dense scores each "
+            "token; take overview = 0.",
+        )
+        require(
             bool(self.depths) and all(depth > 0 for depth in self.depths),
             f"depths = {self.depths} must list one stage or more, of one block or more.",
         )
