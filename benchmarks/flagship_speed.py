@@ -59,6 +59,7 @@ def models(args: argparse.Namespace, width: int, tokens: int) -> dict[str, nn.Mo
         "width": width,
         "depths": [args.depth],
         "heads": args.pose_heads,
+        "layer_scale": 0.0,  # the plain model has none
     }
     return {
         "plain": create_model("vit", patch=PATCH, width=width, depth=args.depth,
@@ -85,8 +86,7 @@ def works(model: nn.Module, args: argparse.Namespace, size: int) -> dict[str, Ca
             part.compile(dynamic=False)
 
     def answer() -> torch.Tensor:
-        half = torch.autocast(device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False)
-        with half:
+        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
             return model(images)
 
     def step() -> None:

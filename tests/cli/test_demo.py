@@ -35,6 +35,7 @@ def test_a_page_is_written(demo):
     assert "turnwise demo --epochs 1" in page
     assert "equivariant" in page
     assert "ordinary" in page
+    assert "turnwise_vit_nano.rotmnist comes trained" in page
     assert "http://" not in page and "https://" not in page
 
 
