@@ -34,7 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--angles", type=int, default=24, help="steps of a full turn (default: 24)")
     add("--shifts", type=int, default=1, help="measure shifts up to so many pixels (default: 1)")
     add("--sizes", default="", help="certify at these sizes, too: 28,56")
-    add("--precisions", default="float64,float32", help="also bfloat16, float16 (default: 64, 32)")
+    add(
+        "--precisions",
+        default="float64,float32",
+        help="also bfloat16, float16 (default: float64, float32)",
+    )
     add("--against", default="", help="the target that a file was exported from")
     add("--no-layers", action="store_true", help="do not look layer by layer")
     add("--chunk", type=int, default=64, help="pictures at a time (default: 64)")
