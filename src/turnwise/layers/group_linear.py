@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from turnwise.checks import InputError, require_known, require_positive
 from turnwise.groups import PlanarGroup
-from turnwise.groups.representations import EqualBlocks, irreps, regular_basis
+from turnwise.groups.representations import irreps, regular_basis
+from turnwise.layers.irrep_blocks import (
+    Irreps,
+    PoseBasis,
+    from_irreps,
+    multiply_blocks,
+    to_irreps,
+)
 
 BASES = ("regular", "irreps")
 LARGEST_SUM = 16  # terms; longer sums are matrix products also in a compiled graph
@@ -126,7 +133,7 @@ class GroupLinear(nn.Module):
         And in float32, for a compiled kernel reads them again for every number that it writes.
         """
         basis = regular_basis(self.group)
-        self.blocks = basis.blocks
+        self.group_name, self.blocks = self.group.name, basis.blocks
         tables = {
             "sources": _sources(self.group, self.out_width),
             "product": self.group.product(),
@@ -154,7 +161,7 @@ class GroupLinear(nn.Module):
                 f"got {x.shape[-2]} of {x.shape[-1]}."
             )
         if self.basis == "irreps":
-            return self._forward_through_irreps(x)
+            return self.leave_irreps(to_irreps(x, self.pose_basis(x)), like=x)
         bias = None if self.bias is None else self.bias.repeat(self.group.order)
         y = F.linear(x.flatten(-2), self.expanded_weight(), bias)
         return y.unflatten(-1, (self.group.order, self.out_width))
@@ -163,47 +170,22 @@ class GroupLinear(nn.Module):
         """[(g, o), (m, i)] -> W[g⁻¹m, o, i]."""
         return ExpandWeight.apply(self.weight, self.sources, self.product)
 
-    def to_irreps(self, x: Float[Tensor, "*many group width"]) -> Float[Tensor, "*many row width"]:
-        """x̂ = Q x, of any width."""
-        return along_group(self._basis(x), x)
-
-    def from_irreps(
-        self, x: Float[Tensor, "*many row width"]
-    ) -> Float[Tensor, "*many group width"]:
-        """x = Qᵀ x̂, of any width."""
-        return along_group(self._basis(x).mT, x)
-
-    def _basis(self, x: Tensor) -> Float[Tensor, "row group"]:
+    def pose_basis(self, x: Tensor) -> PoseBasis:
         """Q, as precise as x needs it."""
-        return self.basis_matrix if x.dtype == torch.float64 else self.basis_matrix_single
+        matrix = self.basis_matrix if x.dtype == torch.float64 else self.basis_matrix_single
+        return PoseBasis(self.group_name, matrix, self.blocks)
 
-    def forward_in_irreps(
-        self, x: Float[Tensor, "*many row in_width"]
-    ) -> Float[Tensor, "*many row out_width"]:
-        """ŷ[ρ, a, c] = Σ_b Ŵ[ρ, c, b] x̂[ρ, a, b] + b̂, where b̂ is b in the trivial irrep alone."""
-        y = torch.cat(self._block_products(x), dim=-2)
-        if self.bias is None:
-            return y
-        return y + self.to_irreps(self.bias.expand(self.group.order, -1)).to(y.dtype)
+    def forward_in_irreps(self, irreps: Irreps) -> Irreps:
+        """Ŵ x̂, without the bias: that is the same in every pose, so in the trivial irrep alone."""
+        return multiply_blocks(irreps, self.irrep_weights(), self.pose_basis(irreps.numbers))
 
-    def _forward_through_irreps(
-        self, x: Float[Tensor, "*many group in_width"]
+    def leave_irreps(
+        self, irreps: Irreps, like: Float[Tensor, "*many group in_width"]
     ) -> Float[Tensor, "*many group out_width"]:
-        """There and back again, without putting the blocks together in between."""
-        blocks = zip(self.blocks, self._block_products(self.to_irreps(x)), strict=True)
-        basis = self._basis(x)
-        parts = [along_group(basis[block.rows].mT, part) for block, part in blocks]
-        y = sum(parts[1:], start=parts[0])
+        """Qᵀ Ŵ x̂ + b, for as many tokens, in the same axes, as `like`."""
+        y = from_irreps(self.forward_in_irreps(irreps), self.pose_basis(irreps.numbers))
+        y = y.view(*like.shape[:-1], self.out_width)
         return y if self.bias is None else y + self.bias.to(y.dtype)
-
-    def _block_products(
-        self, x: Float[Tensor, "*many row in_width"]
-    ) -> list[Float[Tensor, "*many blockrow out_width"]]:
-        """Ŵ x̂ for each size of irreps: one product for all of them and all their copies."""
-        tokens = x.reshape(-1, *x.shape[-2:])
-        pairs = zip(self.blocks, self.irrep_weights(), strict=True)
-        products = [_multiply(tokens, block, weight) for block, weight in pairs]
-        return [product.reshape(*x.shape[:-2], *product.shape[1:]) for product in products]
 
     def irrep_weights(self) -> list[Float[Tensor, "count block_out block_in"]]:
         """Ŵ[ρ] = Σ_u ρ(u) ⊗ W[u], one tensor for each size of irreps."""
@@ -246,15 +228,3 @@ def _sources(group: PlanarGroup, out_width: int) -> Tensor:
 def _coefficients(group: PlanarGroup) -> Float[Tensor, "entry group"]:
     """[(ρ, c, b), u] -> ρ(u)[c, b]."""
     return torch.cat([irrep.matrices.flatten(1).T for irrep in irreps(group)])
-
-
-def _multiply(
-    tokens: Float[Tensor, "token row in_width"],
-    block: EqualBlocks,
-    weight: Float[Tensor, "count block_out block_in"],
-) -> Float[Tensor, "token blockrow out_width"]:
-    """The weight is repeated for the copies of an irrep, for this leaves the tokens in place."""
-    repeated = weight.repeat_interleave(block.copies, dim=0)  # [(ρ, a), (c, o), (b, i)]
-    columns = tokens[:, block.rows].unflatten(1, (-1, block.dim)).flatten(2)  # [t, (ρ, a), (b, i)]
-    product = torch.bmm(columns.transpose(0, 1), repeated.mT).transpose(0, 1)
-    return product.unflatten(2, (block.dim, -1)).flatten(1, 2)

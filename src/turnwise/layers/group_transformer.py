@@ -9,6 +9,7 @@ is dropped is dropped for all poses alike.
 """
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from turnwise.checks import require, require_positive
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_linear import GroupLinear
+from turnwise.layers.irrep_blocks import gelu_of_irreps, to_irreps
 from turnwise.layers.transformer import DropPath
 
 Tokens = Float[Tensor, "batch token group channel"]
@@ -57,7 +59,10 @@ class LayerScale(nn.Module):
 
 
 class GroupMLP(nn.Module):
-    """W₂ gelu(W₁ x), with group linear maps."""
+    """W₂ gelu(W₁ x), with group linear maps.
+
+    Where both maps work in irreps, nothing between them is written in poses.
+    """
 
     def __init__(
         self, group: PlanarGroup, width: int, hidden: int, linear: Linear, dropout: float = 0.0
@@ -67,7 +72,22 @@ class GroupMLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tokens) -> Tokens:
+        drops = self.training and self.dropout.p > 0
+        if not drops and in_irreps(self.spread) and in_irreps(self.gather):
+            return think_in_irreps(self.spread, self.gather, tokens)
         return self.gather(self.dropout(F.gelu(self.spread(tokens))))
+
+
+def in_irreps(linear: nn.Module) -> TypeGuard[GroupLinear]:
+    return isinstance(linear, GroupLinear) and linear.basis == "irreps"
+
+
+def think_in_irreps(spread: GroupLinear, gather: GroupLinear, tokens: Tokens) -> Tokens:
+    """W₂ gelu(W₁ x + b₁) + b₂ as  Qᵀ Ŵ₂ Q gelu(Qᵀ Ŵ₁ Q x + b₁) + b₂."""
+    basis = spread.pose_basis(tokens)
+    hidden = spread.forward_in_irreps(to_irreps(tokens, basis))
+    bias = hidden.numbers.new_zeros(spread.out_width) if spread.bias is None else spread.bias
+    return gather.leave_irreps(gelu_of_irreps(hidden, bias, basis), like=tokens)
 
 
 class GroupTransformerBlock(nn.Module):

@@ -1,0 +1,113 @@
+"""The kernels between poses and irreps on a GPU: against the formula, and beside a copy.
+
+    python benchmarks/irrep_kernels.py
+
+Right:  for groups and precisions, the largest relative error of any output or gradient against
+        the formula in float64; exit status 1 if one is above its limit.
+Fast:   milliseconds of each kernel at the hidden width of a perceptron (64 pictures of 196 tokens,
+        3072 channels, D4, bfloat16), forward and backward, beside what it must read and write.
+One record goes to benchmarks/irrep_kernels.jsonl.  The counterpart on the CPU is
+tests/layers/test_triton_irreps.py, in Triton's interpreter.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.groups import PlanarGroup
+from turnwise.groups.representations import regular_basis
+from turnwise.layers import triton_irreps
+from turnwise.layers.irrep_blocks import PoseBasis, from_irreps, gelu_of_irreps, to_irreps
+from turnwise.reports.records import append_record
+from turnwise.reports.tables import text_table
+
+HERE = Path(__file__).parent
+LIMITS = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+TOKENS, CHANNELS = 64 * 196, 384
+
+
+def outcome(x: Tensor, bias: Tensor, group: str, backend: str) -> list[Tensor]:
+    """There, gelu, and back; and the gradients."""
+    basis = PoseBasis.of(group, regular_basis(group).matrix.to(x.device))
+    leaves = x.clone().requires_grad_(), bias.clone().requires_grad_()
+    active = gelu_of_irreps(to_irreps(leaves[0], basis, backend), leaves[1], basis, backend)
+    output = from_irreps(active, basis, backend)
+    grads = torch.autograd.grad((output * output.detach().cos()).sum(), leaves)
+    return [output.detach(), *grads]
+
+
+def check(group: str, kind: torch.dtype, channels: int) -> float:
+    torch.manual_seed(0)
+    poses = PlanarGroup.named(group).order
+    x = torch.randn(77, poses, channels, device="cuda").to(kind)
+    bias = torch.randn(channels, device="cuda").to(kind)
+    right = outcome(x.double(), bias.double(), group, "plain")
+    got = outcome(x, bias, group, "triton")
+    pairs = zip(right, got, strict=True)
+    return max(float((a - b.double()).abs().max() / a.abs().max()) for a, b in pairs)
+
+
+def milliseconds(work: Any, repeats: int = 20) -> float:
+    for _ in range(3):
+        work()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(repeats):
+        work()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / repeats
+
+
+def times(size: int, warps: int) -> dict[str, float]:
+    """Each kernel alone; memory that is read and written once is beside them as a copy."""
+    triton_irreps.SIZE, triton_irreps.WARPS = size, warps
+    triton_irreps.constants.cache_clear()
+    new = {"device": "cuda", "dtype": torch.bfloat16}
+    x, bias = torch.randn(TOKENS, 8, CHANNELS, **new), torch.randn(CHANNELS, device="cuda")
+    rows = triton_irreps.poses_to_irreps(x, "D4")
+    return {
+        "copy": milliseconds(x.clone),
+        "gelu": milliseconds(lambda: torch.nn.functional.gelu(x)),
+        "to irreps": milliseconds(lambda: triton_irreps.poses_to_irreps(x, "D4")),
+        "to poses": milliseconds(lambda: triton_irreps.irreps_to_poses(*rows, "D4")),
+        "gelu in irreps": milliseconds(lambda: triton_irreps.gelu_in_irreps(*rows, bias, "D4")),
+        "its gradient": milliseconds(
+            lambda: triton_irreps.gelu_in_irreps_backward(*rows, bias, *rows, "D4")
+        ),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--sizes", nargs="+", default=["512:4"], help="channels of a program:warps")
+    parser.add_argument("--records", type=Path, default=HERE / "irrep_kernels.jsonl")
+    args = parser.parse_args()
+    errors = {
+        f"{group}, {channels} channels, {str(kind).removeprefix('torch.')}": (
+            check(group, kind, channels), limit
+        )
+        for group, channels in (("D4", 96), ("C1", 8), ("D2", 24), ("D3", 5), ("C5", 6), ("D8", 32))
+        for kind, limit in LIMITS.items()
+    }  # fmt: skip
+    print(text_table(["case", "error"], [[case, f"{e:.1e}"] for case, (e, _) in errors.items()]))
+    speeds = {size: times(*map(int, size.split(":"))) for size in args.sizes}
+    headers = ["channels:warps", *next(iter(speeds.values()))]
+    print(
+        text_table(headers, [[s, *(f"{t:.3f}" for t in ts.values())] for s, ts in speeds.items()])
+    )
+    command = shlex.join(["python", "benchmarks/irrep_kernels.py", *sys.argv[1:]])
+    figures = {"errors": {case: e for case, (e, _) in errors.items()}, "milliseconds": speeds}
+    append_record(args.records, command, figures)
+    return int(any(e > limit for e, limit in errors.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The Triton kernels of irreps against the formula, run by Triton's interpreter on the CPU.
+
+Run as a program of its own (TRITON_INTERPRET must be set before Triton is imported, and the type
+checks of the test suite rewrite functions, which kernels do not survive).  Prints one JSON object:
+for each case the relative error of every output and of every gradient.
+"""
+
+import json
+
+import torch
+
+from turnwise.groups import PlanarGroup
+from turnwise.groups.representations import regular_basis
+from turnwise.layers.irrep_blocks import PoseBasis, from_irreps, gelu_of_irreps, to_irreps
+
+CASES = {  # group, tokens, channels: below, at and above what one program takes
+    "D4, one program": ("D4", 5, 8),
+    "D4, several programs, the last not full": ("D4", 9, 96),
+    "C1, a number": ("C1", 3, 8),
+    "D2, numbers alone": ("D2", 4, 16),
+    "D3, an odd group, odd channels": ("D3", 7, 5),
+    "C5, planes of kind complex": ("C5", 4, 6),
+    "D8, three planes": ("D8", 3, 8),
+}
+
+
+def ways(x, bias, basis, backend):
+    """What there is to compute, from features in poses."""
+    irreps = to_irreps(x, basis, backend)
+    active = gelu_of_irreps(irreps, bias, basis, backend)
+    return [*irreps, from_irreps(irreps, basis, backend), *active]
+
+
+def errors(name, tokens, channels):
+    torch.manual_seed(0)
+    group = PlanarGroup.named(name)
+    basis = PoseBasis.of(group, regular_basis(group).matrix.float())
+    x = torch.randn(tokens, group.order, channels, requires_grad=True)
+    bias = torch.randn(channels, requires_grad=True)
+    found = []
+    for backend in ("plain", "triton"):
+        results = ways(x, bias, basis, backend)
+        torch.manual_seed(1)
+        total = sum((y * torch.randn(y.shape)).sum() for y in results)
+        found.append([*(y.detach() for y in results), *torch.autograd.grad(total, (x, bias))])
+    names = ("numbers", "planes", "poses", "active numbers", "active planes", "d x", "d bias")
+    return {name: gap(*pair) for name, *pair in zip(names, *found, strict=True)}
+
+
+def gap(right, got):
+    assert right.shape == got.shape
+    return float((right - got).abs().max() / right.abs().max()) if right.numel() else 0.0
+
+
+if __name__ == "__main__":
+    print(json.dumps({case: errors(*values) for case, values in CASES.items()}))
