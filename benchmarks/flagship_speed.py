@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from meters import ready
 from torch import nn
 
 from turnwise.layers.group_transformer import GroupTransformerBlock
@@ -100,25 +101,7 @@ def works(model: nn.Module, args: argparse.Namespace, size: int) -> dict[str, Ca
         with torch.no_grad():
             answer()
 
-    return {"step": ready(step, on_gpu), "inference": ready(infer, on_gpu)}
-
-
-def ready(work: Callable[[], Any], on_gpu: bool) -> Callable[[], Any]:
-    """Compiled by three calls; on a GPU one more is recorded, so that no launch is waited for."""
-    if not on_gpu:
-        for _ in range(3):
-            work()
-        return work
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
+    return {"step": ready(step, device), "inference": ready(infer, device)}
 
 
 def seconds(work: Callable[[], Any], device: str) -> float:
