@@ -20,7 +20,7 @@ from torch import Tensor
 
 from turnwise.groups.representations import regular_basis
 
-SIZE, WARPS = 512, 4
+SIZE, WARPS = 256, 2
 
 
 @triton.jit
@@ -153,13 +153,12 @@ def gelu_rows_backward(
 def constants(group: str, width: int) -> dict[str, Any]:
     """What the kernels are compiled for; entries of Q that are not quite 0 are made so."""
     basis = regular_basis(group)
-    matrix = basis.matrix.where(basis.matrix.abs() > 1e-12, 0)
-    numbers = sum(block.count for block in basis.blocks if block.dim == 1)
+    matrix = [[c if abs(c) > 1e-12 else 0.0 for c in row] for row in basis.matrix.tolist()]
     return {
-        "Q": tuple(matrix.flatten().tolist()),
-        "QT": tuple(matrix.T.flatten().tolist()),
+        "Q": tuple(c for row in matrix for c in row),
+        "QT": tuple(row[g] for g in range(len(matrix)) for row in matrix),
         "G": len(matrix),
-        "N": numbers,
+        "N": basis.blocks[0].count,
         "C": width,
         "SIZE": SIZE,
         "num_warps": WARPS,
@@ -181,10 +180,11 @@ def poses_to_irreps(x: Tensor, group: str) -> tuple[Tensor, Tensor]:
 
 @poses_to_irreps.register_fake
 def _empty_rows(x: Tensor, group: str) -> tuple[Tensor, Tensor]:
-    sizes = constants(group, x.shape[-1])
-    planes = (sizes["G"] - sizes["N"]) // 2
+    """Only sizes are asked of the basis: a compiler's tensors cannot meet those of its matrix."""
+    numbers = regular_basis(group).blocks[0].count
+    planes = (x.shape[1] - numbers) // 2
     return (
-        x.new_empty((sizes["N"], len(x), x.shape[-1])),
+        x.new_empty((numbers, len(x), x.shape[-1])),
         x.new_empty((planes, len(x), 2, x.shape[-1])),
     )
 
