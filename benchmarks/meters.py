@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,4 +51,15 @@ def ready(work: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
-    return graph.replay
+    return Recorded(graph, work).again
+
+
+@dataclass
+class Recorded:
+    """A graph reads its tensors where they were: what made it, and owns them, must live on."""
+
+    graph: torch.cuda.CUDAGraph
+    work: Callable[[], Any]
+
+    def again(self) -> None:
+        self.graph.replay()
