@@ -36,7 +36,7 @@ def outcome(x: Tensor, bias: Tensor, group: str, backend: str) -> list[Tensor]:
     basis = PoseBasis.of(group, regular_basis(group).matrix.to(x.device))
     leaves = x.clone().requires_grad_(), bias.clone().requires_grad_()
     active = gelu_of_irreps(to_irreps(leaves[0], basis, backend), leaves[1], basis, backend)
-    output = from_irreps(active, basis, backend)
+    output = from_irreps(active, basis, leaves[1], backend)
     weight = torch.linspace(-1, 1, output.numel(), device=x.device).view_as(output)
     grads = torch.autograd.grad((output * weight).sum(), leaves)
     return [output.detach(), *grads]
@@ -76,7 +76,7 @@ def times(size: int, warps: int) -> dict[str, float]:
         "copy": milliseconds(x.clone),
         "gelu": milliseconds(lambda: torch.nn.functional.gelu(x)),
         "to irreps": milliseconds(lambda: triton_irreps.poses_to_irreps(x, "D4")),
-        "to poses": milliseconds(lambda: triton_irreps.irreps_to_poses(*rows, "D4")),
+        "to poses": milliseconds(lambda: triton_irreps.irreps_to_poses(*rows, bias, "D4")),
         "gelu in irreps": milliseconds(lambda: triton_irreps.gelu_in_irreps(*rows, bias, "D4")),
         "its gradient": milliseconds(
             lambda: triton_irreps.gelu_in_irreps_backward(*rows, bias, *rows, "D4")

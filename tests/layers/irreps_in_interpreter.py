@@ -14,6 +14,7 @@ from turnwise.groups.representations import regular_basis
 from turnwise.layers.irrep_blocks import PoseBasis, from_irreps, gelu_of_irreps, to_irreps
 
 CASES = {  # group, tokens, channels: below, at and above what one program takes
+    "D4, compiled, before any other has run": ("D4", 5, 8),
     "D4, one program": ("D4", 5, 8),
     "D4, several programs, the last not full": ("D4", 9, 96),
     "C1, a number": ("C1", 3, 8),
@@ -28,23 +29,23 @@ def ways(x, bias, basis, backend):
     """What there is to compute, from features in poses."""
     irreps = to_irreps(x, basis, backend)
     active = gelu_of_irreps(irreps, bias, basis, backend)
-    return [*irreps, from_irreps(irreps, basis, backend), *active]
+    return [*irreps, from_irreps(irreps, basis, bias, backend), *active]
 
 
-def errors(name, tokens, channels):
+def errors(name, tokens, channels, run=ways):
     torch.manual_seed(0)
     group = PlanarGroup.named(name)
     basis = PoseBasis.of(group, regular_basis(group).matrix.float())
     x = torch.randn(tokens, group.order, channels, requires_grad=True)
     bias = torch.randn(channels, requires_grad=True)
     found = []
-    for backend in ("plain", "triton"):
-        results = ways(x, bias, basis, backend)
+    for backend, work in (("triton", run), ("plain", ways)):
+        results = work(x, bias, basis, backend)
         torch.manual_seed(1)
         total = sum((y * torch.randn(y.shape)).sum() for y in results)
         found.append([*(y.detach() for y in results), *torch.autograd.grad(total, (x, bias))])
     names = ("numbers", "planes", "poses", "active numbers", "active planes", "d x", "d bias")
-    return {name: gap(*pair) for name, *pair in zip(names, *found, strict=True)}
+    return {name: gap(*pair) for name, *pair in zip(names, *found[::-1], strict=True)}
 
 
 def gap(right, got):
@@ -53,4 +54,8 @@ def gap(right, got):
 
 
 if __name__ == "__main__":
-    print(json.dumps({case: errors(*values) for case, values in CASES.items()}))
+    compiled = torch.compile(ways, backend="aot_eager", fullgraph=True)
+    print(json.dumps({
+        case: errors(*values, compiled if "compiled" in case else ways)
+        for case, values in CASES.items()
+    }))  # fmt: skip

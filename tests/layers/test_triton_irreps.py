@@ -26,7 +26,7 @@ def kernel_errors():
 
 
 def test_outputs_and_gradients(kernel_errors):
-    assert len(kernel_errors) == 7
+    assert len(kernel_errors) == 8
     for case, errors in kernel_errors.items():
         assert len(errors) == 7, case
         for tensor, error in errors.items():

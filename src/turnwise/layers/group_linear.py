@@ -183,9 +183,9 @@ class GroupLinear(nn.Module):
         self, irreps: Irreps, like: Float[Tensor, "*many group in_width"]
     ) -> Float[Tensor, "*many group out_width"]:
         """Qᵀ Ŵ x̂ + b, for as many tokens, in the same axes, as `like`."""
-        y = from_irreps(self.forward_in_irreps(irreps), self.pose_basis(irreps.numbers))
-        y = y.view(*like.shape[:-1], self.out_width)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        basis = self.pose_basis(irreps.numbers)
+        y = from_irreps(self.forward_in_irreps(irreps), basis, self.bias)
+        return y.view(*like.shape[:-1], self.out_width)
 
     def irrep_weights(self) -> list[Float[Tensor, "count block_out block_in"]]:
         """Ŵ[ρ] = Σ_u ρ(u) ⊗ W[u], one tensor for each size of irreps."""

@@ -59,16 +59,20 @@ def to_irreps(
 
 
 def from_irreps(
-    irreps: Irreps, basis: PoseBasis, backend: str = "auto"
+    irreps: Irreps,
+    basis: PoseBasis,
+    bias: Float[Tensor, " channel"] | None = None,
+    backend: str = "auto",
 ) -> Float[Tensor, "token group channel"]:
-    """x = Qᵀ x̂."""
+    """x = Qᵀ x̂ + b, with one b for all poses."""
     if _by_kernel(irreps.numbers, backend):
         from turnwise.layers.triton_irreps import irreps_to_poses
 
         numbers, planes = (part.contiguous() for part in irreps)
-        return irreps_to_poses(numbers, planes, basis.group)
+        return irreps_to_poses(numbers, planes, bias, basis.group)
     rows = torch.cat([irreps.numbers, irreps.planes.transpose(1, 2).flatten(0, 1)])
-    return basis.matrix.mT.to(rows.dtype) @ rows.transpose(0, 1)
+    poses = basis.matrix.mT.to(rows.dtype) @ rows.transpose(0, 1)
+    return poses if bias is None else poses + bias.to(poses.dtype)
 
 
 def gelu_of_irreps(
@@ -80,8 +84,7 @@ def gelu_of_irreps(
 
         numbers, planes = (part.contiguous() for part in irreps)
         return Irreps(*gelu_in_irreps(numbers, planes, bias, basis.group))
-    poses = from_irreps(irreps, basis, "plain")
-    return to_irreps(F.gelu(poses + bias.to(poses.dtype)), basis, "plain")
+    return to_irreps(F.gelu(from_irreps(irreps, basis, bias, "plain")), basis, "plain")
 
 
 def _by_kernel(x: Tensor, backend: str) -> bool:

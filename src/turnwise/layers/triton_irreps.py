@@ -100,13 +100,24 @@ def to_rows(
 
 @triton.jit
 def to_poses(
-    x, numbers, planes, entries, Q: tl.constexpr, QT: tl.constexpr, G: tl.constexpr,
-    N: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr,
+    x, numbers, planes, bias, entries, BIAS: tl.constexpr, Q: tl.constexpr, QT: tl.constexpr,
+    G: tl.constexpr, N: tl.constexpr, C: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """x = Qᵀ x̂."""
+    """x = Qᵀ x̂ + b."""
     e, inside = entries_here(entries, SIZE)
     poses = mixed(load_rows(numbers, planes, e, inside, entries, G, N, C), QT, G)
+    if BIAS:
+        poses = added(poses, tl.load(bias + e % C).to(tl.float32), G)
     store_poses(x, poses, e, inside, G, C)
+
+
+@triton.jit
+def added(poses, b, G: tl.constexpr):
+    """One vector, to every pose."""
+    sums = ()
+    for g in tl.static_range(G):
+        sums = sums + (poses[g] + b,)
+    return sums
 
 
 @triton.jit
@@ -122,11 +133,11 @@ def gelu_rows(
 ):  # fmt: skip
     """Q gelu(Qᵀ x̂ + b)."""
     e, inside = entries_here(entries, SIZE)
-    b = tl.load(bias + e % C).to(tl.float32)
     poses = mixed(load_rows(numbers, planes, e, inside, entries, G, N, C), QT, G)
+    poses = added(poses, tl.load(bias + e % C).to(tl.float32), G)
     active = ()
     for g in tl.static_range(G):
-        active = active + ((poses[g] + b) * below(poses[g] + b),)
+        active = active + (poses[g] * below(poses[g]),)
     store_rows(new_numbers, new_planes, mixed(active, Q, G), e, inside, entries, G, N, C)
 
 
@@ -138,12 +149,12 @@ def gelu_rows_backward(
 ):  # fmt: skip
     """Q (gelu'(Qᵀ x̂ + b) · Qᵀ dŷ), with gelu'(x) = Φ(x) + x φ(x)."""
     e, inside = entries_here(entries, SIZE)
-    b = tl.load(bias + e % C).to(tl.float32)
     poses = mixed(load_rows(numbers, planes, e, inside, entries, G, N, C), QT, G)
+    poses = added(poses, tl.load(bias + e % C).to(tl.float32), G)
     d_poses = mixed(load_rows(d_numbers, d_planes, e, inside, entries, G, N, C), QT, G)
     grads = ()
     for g in tl.static_range(G):
-        x = poses[g] + b
+        x = poses[g]
         slope = below(x) + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
         grads = grads + (d_poses[g] * slope,)
     store_rows(new_numbers, new_planes, mixed(grads, Q, G), e, inside, entries, G, N, C)
@@ -190,16 +201,17 @@ def _empty_rows(x: Tensor, group: str) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("turnwise::irreps_to_poses", mutates_args=())
-def irreps_to_poses(numbers: Tensor, planes: Tensor, group: str) -> Tensor:
-    """Numbers, planes -> (token, group, channel)."""
-    x = _empty_poses(numbers, planes, group)
+def irreps_to_poses(numbers: Tensor, planes: Tensor, bias: Tensor | None, group: str) -> Tensor:
+    """Numbers, planes -> (token, group, channel), and one bias for all poses."""
+    x = _empty_poses(numbers, planes, bias, group)
     if entries := len(x) * x.shape[-1]:
-        to_poses[programs(entries)](x, numbers, planes, entries, **constants(group, x.shape[-1]))
+        given = x, numbers, planes, numbers if bias is None else bias, entries
+        to_poses[programs(entries)](*given, BIAS=bias is not None, **constants(group, x.shape[-1]))
     return x
 
 
 @irreps_to_poses.register_fake
-def _empty_poses(numbers: Tensor, planes: Tensor, group: str) -> Tensor:
+def _empty_poses(numbers: Tensor, planes: Tensor, bias: Tensor | None, group: str) -> Tensor:
     _, tokens, width = numbers.shape
     return numbers.new_empty((tokens, len(numbers) + 2 * len(planes), width))
 
@@ -235,8 +247,13 @@ def _like_rows(numbers: Tensor, planes: Tensor, *rest: Any) -> tuple[Tensor, Ten
     return torch.empty_like(numbers), torch.empty_like(planes)
 
 
-def _remember_group(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.group = inputs[-1]
+def _remember_group(ctx: Any, inputs: tuple[Tensor, str], output: Any) -> None:
+    ctx.group = inputs[1]
+
+
+def _remember_bias(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    _, _, bias, ctx.group = inputs
+    ctx.kind = None if bias is None else bias.dtype
 
 
 def _remember_all(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -245,25 +262,30 @@ def _remember_all(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _to_rows_back(ctx: Any, d_numbers: Tensor, d_planes: Tensor) -> tuple[Tensor, None]:
-    return irreps_to_poses(d_numbers.contiguous(), d_planes.contiguous(), ctx.group), None
+    return irreps_to_poses(d_numbers.contiguous(), d_planes.contiguous(), None, ctx.group), None
 
 
-def _to_poses_back(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-    return *poses_to_irreps(grad.contiguous(), ctx.group), None
+def _to_poses_back(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+    numbers, planes = poses_to_irreps(grad.contiguous(), ctx.group)
+    d_bias = None if ctx.kind is None else _of_bias(numbers, grad.shape[1]).to(ctx.kind)
+    return numbers, planes, d_bias, None
 
 
 def _gelu_back(
     ctx: Any, d_numbers: Tensor, d_planes: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, None]:
-    """The bias goes to every pose alike: √|G| times what the trivial irrep's gradient sums to."""
     numbers, planes, bias = ctx.saved_tensors
     given = d_numbers.contiguous(), d_planes.contiguous(), ctx.group
     d_numbers, d_planes = gelu_in_irreps_backward(numbers, planes, bias, *given)
     poses = len(numbers) + 2 * len(planes)
-    d_bias = d_numbers[0].sum(dim=0, dtype=torch.float32) * poses**0.5
-    return d_numbers, d_planes, d_bias.to(bias.dtype), None
+    return d_numbers, d_planes, _of_bias(d_numbers, poses).to(bias.dtype), None
+
+
+def _of_bias(d_numbers: Tensor, poses: int) -> Tensor:
+    """The bias goes to every pose alike: √|G| times what the trivial irrep's gradient sums to."""
+    return d_numbers[0].sum(dim=0, dtype=torch.float32) * poses**0.5
 
 
 poses_to_irreps.register_autograd(_to_rows_back, setup_context=_remember_group)
-irreps_to_poses.register_autograd(_to_poses_back, setup_context=_remember_group)
+irreps_to_poses.register_autograd(_to_poses_back, setup_context=_remember_bias)
 gelu_in_irreps.register_autograd(_gelu_back, setup_context=_remember_all)
