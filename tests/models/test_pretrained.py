@@ -137,10 +137,14 @@ def test_half_precision_is_computed_with_in_single(nano):
     assert torch.equal(opened.head.weight, nano.head.weight.float())
 
 
-def test_two_sets_of_weights_must_be_told_apart(nano):
+def test_two_sets_of_weights_are_told_apart(nano):
+    """pretrained=True means those of rotated digits, or the only ones; else it must be said."""
     put("turnwise_vit_nano.rotmnist_c4", **NANO | {"group": "C4"})
-    with pytest.raises(InputError, match=r"say pretrained = 'rotmnist' or 'rotmnist_c4'\.$"):
-        turnwise.create_model("turnwise_vit_nano", pretrained=True)
+    assert chosen_weights("turnwise_vit_nano", True) == "turnwise_vit_nano.rotmnist"
+    for data in ("letters", "shapes"):
+        put(f"turnwise_vit_tiny.{data}", **NANO)
+    with pytest.raises(InputError, match=r"say pretrained = 'letters' or 'shapes'\.$"):
+        turnwise.create_model("turnwise_vit_tiny", pretrained=True)
     model = turnwise.create_model("turnwise_vit_nano", pretrained="rotmnist_c4")
     assert model.group.name == "C4"
     assert chosen_weights("turnwise_vit_nano", "rotmnist") == "turnwise_vit_nano.rotmnist"

@@ -23,6 +23,7 @@ from turnwise.models.registry import (
 from turnwise.models.shipped import list_pretrained, weights_folder
 from turnwise.models.storage import load
 
+USUAL = "rotmnist"  # the weights that pretrained=True means where a model has several
 TASK = {field.name for field in fields(Task)}
 
 
@@ -61,10 +62,10 @@ def chosen_weights(name: str, pretrained: bool | str = True) -> str:
         )
     if not data:
         require(
-            len(shipped) == 1,
+            len(shipped) == 1 or USUAL in shipped,
             f"several weights of {model!r} are shipped; say pretrained = {known}.",
         )
-        return next(iter(shipped.values()))
+        return shipped.get(USUAL) or next(iter(shipped.values()))
     require(
         data in shipped,
         f"no weights of {model!r} for {data!r} are shipped; say pretrained = {known}.",
