@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from meters import ready
 from torch import nn
 
 from turnwise.geometry.sizes import Stage
@@ -47,6 +48,7 @@ KINDS = {
 }
 LINE = "{:<25} {:<9} {:<9} {:>10} {:>9} {:>9} {:>7}"
 NARROW = {"widths": [8, 16, 24, 24], "depths": [1, 1, 1, 1]}
+WORKS = ("forward", "step")
 Works = dict[str, Callable[[], None]]
 PRECISIONS = {"32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -64,7 +66,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--group", default="D4")
     parser.add_argument("--precision", default="32", choices=PRECISIONS)
     parser.add_argument("--compiled", action="store_true", help="by torch.compile, in one graph")
-    parser.add_argument("--cuda-graphs", action="store_true", help="recorded, with --compiled")
+    parser.add_argument(
+        "--cuda-graphs", action="store_true", help="a work is recorded, and replayed"
+    )
+    parser.add_argument("--works", nargs="+", default=list(WORKS), choices=WORKS)
     parser.add_argument("--layers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--narrow", action="store_true", help="not a measurement: a check")
     parser.add_argument("--repeats", type=int, default=5)
@@ -101,13 +106,14 @@ def compiled(module: nn.Module, args: argparse.Namespace) -> nn.Module:
     """Moved, and compiled in place if that is asked for."""
     module = module.to(args.device)
     if args.compiled:
-        module.compile(fullgraph=True, mode="reduce-overhead" if args.cuda_graphs else None)
+        module.compile(fullgraph=True)
     return module
 
 
 def autocast(args: argparse.Namespace) -> torch.autocast:
     kind = PRECISIONS[args.precision]
-    return torch.autocast(args.device, dtype=kind, enabled=kind is not None)
+    cached = not args.cuda_graphs  # or a replay would cast the weights of yesterday
+    return torch.autocast(args.device, kind, enabled=kind is not None, cache_enabled=cached)
 
 
 def layer_works(layer: nn.Module, maps: torch.Tensor, args: argparse.Namespace) -> Works:
@@ -145,7 +151,10 @@ def model_works(model: nn.Module, args: argparse.Namespace) -> Works:
     model = compiled(model, args)
     images = torch.rand(args.batch, 3, args.size, args.size, device=args.device)
     labels = torch.randint(0, 7, (args.batch,), device=args.device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=args.device == "cuda")
+    on_gpu = args.device == "cuda"
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, fused=on_gpu or None, capturable=on_gpu
+    )
 
     def forward() -> None:
         with torch.no_grad(), autocast(args):
@@ -178,13 +187,12 @@ def seconds(work: Callable[[], None], args: argparse.Namespace) -> float:
 def in_turns(kinds: dict[str, Works], args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """The best times of each, taken in turns, so that a busy machine is unfair to none."""
     found: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
-    for what in ("step", "forward"):
-        for works in kinds.values():
-            for _ in range(3):  # to warm up, and compile
-                works[what]()
+    for what in args.works:
+        device = torch.device(args.device if args.cuda_graphs else "cpu")
+        prepared = {kind: ready(works[what], device) for kind, works in kinds.items()}
         for _ in range(args.repeats):
-            for kind, works in kinds.items():
-                taken = seconds(works[what], args)
+            for kind, work in prepared.items():
+                taken = seconds(work, args)
                 found[kind][what] = min(taken, found[kind].get(what, taken))
     return found
 
@@ -212,8 +220,8 @@ def lines(result: dict[str, Any]) -> list[str]:
     return [
         LINE.format(
             result["case"], result["geometry"], kind,
-            *(f"{1000 * taken[key]:.2f}" for key in ("forward", "step")),
-            *(f"{taken[key] / plain[key]:.2f}" if plain else "" for key in ("forward", "step")),
+            *(f"{1000 * taken[key]:.2f}" if key in taken else "" for key in WORKS),
+            *(f"{taken[key] / plain[key]:.2f}" if plain and key in taken else "" for key in WORKS),
         )
         for kind, taken in result["times"].items()
     ]  # fmt: skip
