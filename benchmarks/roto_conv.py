@@ -66,9 +66,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--group", default="D4")
     parser.add_argument("--precision", default="32", choices=PRECISIONS)
     parser.add_argument("--compiled", action="store_true", help="by torch.compile, in one graph")
-    parser.add_argument(
-        "--cuda-graphs", action="store_true", help="a work is recorded, and replayed"
-    )
+    parser.add_argument("--cuda-graphs", action="store_true", help="recorded, and replayed")
     parser.add_argument("--works", nargs="+", default=list(WORKS), choices=WORKS)
     parser.add_argument("--layers", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--narrow", action="store_true", help="not a measurement: a check")
@@ -112,7 +110,7 @@ def compiled(module: nn.Module, args: argparse.Namespace) -> nn.Module:
 
 def autocast(args: argparse.Namespace) -> torch.autocast:
     kind = PRECISIONS[args.precision]
-    cached = not args.cuda_graphs  # or a replay would cast the weights of yesterday
+    cached = not args.cuda_graphs  # or a replay would take weights as they were cast
     return torch.autocast(args.device, kind, enabled=kind is not None, cache_enabled=cached)
 
 
