@@ -17,7 +17,7 @@ from gsa_tables import ERRORS, accuracies, curve, percent
 
 from turnwise.groups import PlanarGroup
 from turnwise.reports.records import Record, read_records
-from turnwise.reports.tables import markdown_table
+from turnwise.reports.tables import format_percent, markdown_table
 from turnwise.training.recipe import read_recipe
 
 HERE = Path(__file__).parent
@@ -123,6 +123,18 @@ def flagship_trials() -> str:
     return markdown_table(headers, rows)
 
 
+def all_angles() -> str:
+    """What the last comparison over a whole turn found."""
+    figures = read_records(HERE / "turn_agreement.jsonl")[-1]["figures"]
+    columns = list(next(iter(figures["runs"].values())))
+    rows = [
+        [f"[{name}](../recipes/{name}.yaml)", *(format_percent(found[c], 2) for c in columns)]
+        for name, found in ((run.split("/")[0], found) for run, found in figures["runs"].items())
+    ]
+    steps = f"{figures['angles']} angles, {figures['pictures']:,} pictures"
+    return markdown_table([steps, *columns], rows)
+
+
 def published_error(name: str) -> str:
     record = read_records(HERE / "published_errors.jsonl")[-1]
     return ERRORS[name](record["figures"])
@@ -132,6 +144,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "results": results,
     "flagship": flagship,
     "flagship_trials": flagship_trials,
+    "all_angles": all_angles,
     "accuracies": lambda: accuracies(latest_by_recipe()),
     "gsa_curve": lambda: curve(
         read_records(HERE / "gsa_curves.jsonl"), "rotmnist_gsa_net_p4", whole=45
