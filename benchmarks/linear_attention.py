@@ -10,8 +10,8 @@ Three questions, one record in benchmarks/linear_attention.jsonl:
     step     a training step of the published default Performers (128/4/4, 32 x 32, batch 16),
              exact beside tep-2021, with their dropouts; and of the trunk alone, whose tokens do not
              hear each other, which is what no attention can be faster than
-On a CPU every case runs in a process of its own, so that peaks do not mix, and beside the wall clock
-stands the time of the processor, the figure to trust where others use the machine.
+On a CPU every case runs in a process of its own, so that peaks do not mix, and beside the wall
+clock stands the time of the processor, the figure to trust where others use the machine.
 """
 
 import argparse
