@@ -93,7 +93,7 @@ class GroupLinear(nn.Module):
     Both bases have the same weights and give the same numbers:
     "regular" expands W to one matrix of |G|·out_width x |G|·in_width;
     "irreps"  multiplies x̂ by the blocks Ŵ, which takes 5.33 times fewer products for D4, and pays
-              with sums over the group, x to x̂ and ŷ to y, that a compiler fuses with what is near.
+              with two changes of the basis, x to x̂ and ŷ to y (`layers.irrep_blocks`).
 
     Paper:    Cohen & Welling 2016, "Group Equivariant Convolutional Networks", equation 11.
     Symbols:  x is their f, W their ψ;  the group has no translations here: tokens do not mix.
