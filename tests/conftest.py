@@ -1,6 +1,10 @@
 """What every test shares: one thread, one seed, and the real data where it is at hand."""
 
+import json
 import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,3 +29,19 @@ def real_data():
     if not (folder / "mnist" / "mnist.npz").is_file():
         pytest.skip("the real data sets are not on this machine; set TURNWISE_DATA to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def in_interpreter():
+    """Runs a program whose kernels Triton interprets on the CPU, and reads the JSON it prints."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed; `pip install triton==3.9.0` runs its interpreter")
+
+    def run(program):
+        environment = os.environ | {"TRITON_INTERPRET": "1"}
+        command = [sys.executable, str(program)]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        return json.loads(ended.stdout)
+
+    return run
