@@ -21,7 +21,8 @@ from torch import Tensor
 
 from turnwise.groups import PlanarGroup
 from turnwise.groups.representations import regular_basis
-from turnwise.layers import triton_irreps
+from turnwise.layers import triton_irrep_launch as launch
+from turnwise.layers.group_transformer import TokenNorm
 from turnwise.layers.irrep_blocks import PoseBasis, from_irreps, gelu_of_irreps, to_irreps
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
@@ -32,14 +33,20 @@ TOKENS, CHANNELS = 64 * 196, 384
 
 
 def outcome(x: Tensor, bias: Tensor, group: str, backend: str) -> list[Tensor]:
-    """There, gelu, and back; and the gradients."""
+    """There with a norm, gelu, and back onto a stream; and the gradients."""
     basis = PoseBasis.of(group, regular_basis(group).matrix.to(x.device))
-    leaves = x.clone().requires_grad_(), bias.clone().requires_grad_()
-    active = gelu_of_irreps(to_irreps(leaves[0], basis, backend), leaves[1], basis, backend)
-    output = from_irreps(active, basis, leaves[1], backend)
+    norm = TokenNorm(x.shape[-1]).to(x)
+    leaves = x.clone().requires_grad_(), bias.clone().requires_grad_(), *norm.parameters()
+    start = norm.to_irreps(to_poses_and_back(leaves[0], basis, backend), basis, backend)
+    active = gelu_of_irreps(start, leaves[1], basis, backend)
+    output = from_irreps(active, basis, leaves[1], leaves[0], backend)
     weight = torch.linspace(-1, 1, output.numel(), device=x.device).view_as(output)
     grads = torch.autograd.grad((output * weight).sum(), leaves)
     return [output.detach(), *grads]
+
+
+def to_poses_and_back(x: Tensor, basis: PoseBasis, backend: str) -> Tensor:
+    return from_irreps(to_irreps(x, basis, backend), basis, backend=backend)
 
 
 def check(group: str, kind: torch.dtype, channels: int) -> float:
@@ -67,19 +74,25 @@ def milliseconds(work: Any, repeats: int = 20) -> float:
 
 def times(size: int, warps: int) -> dict[str, float]:
     """Each kernel alone; memory that is read and written once is beside them as a copy."""
-    triton_irreps.SIZE, triton_irreps.WARPS = size, warps
-    triton_irreps.constants.cache_clear()
+    launch.SIZE, launch.WARPS = size, warps
     new = {"device": "cuda", "dtype": torch.bfloat16}
     x, bias = torch.randn(TOKENS, 8, CHANNELS, **new), torch.randn(CHANNELS, device="cuda")
-    rows = triton_irreps.poses_to_irreps(x, "D4")
+    rows = launch.poses_to_irreps(x, "D4")
+    norm = bias, bias, 1e-5, torch.bfloat16, "D4"
+    kept = launch.norm_to_irreps(x, *norm)[2:]
     return {
         "copy": milliseconds(x.clone),
         "gelu": milliseconds(lambda: torch.nn.functional.gelu(x)),
-        "to irreps": milliseconds(lambda: triton_irreps.poses_to_irreps(x, "D4")),
-        "to poses": milliseconds(lambda: triton_irreps.irreps_to_poses(*rows, bias, "D4")),
-        "gelu in irreps": milliseconds(lambda: triton_irreps.gelu_in_irreps(*rows, bias, "D4")),
-        "its gradient": milliseconds(
-            lambda: triton_irreps.gelu_in_irreps_backward(*rows, bias, *rows, "D4")
+        "to irreps": milliseconds(lambda: launch.poses_to_irreps(x, "D4")),
+        "to poses": milliseconds(lambda: launch.irreps_to_poses(*rows, bias, None, "D4")),
+        "onto a stream": milliseconds(lambda: launch.irreps_to_poses(*rows, bias, x, "D4")),
+        "norm to irreps": milliseconds(lambda: launch.norm_to_irreps(x, *norm)),
+        "gradient of the norm": milliseconds(
+            lambda: launch.norm_to_irreps_backward(x, bias, *kept, *rows, "D4")
+        ),
+        "gelu in irreps": milliseconds(lambda: launch.gelu_in_irreps(*rows, bias, "D4")),
+        "gradient of gelu": milliseconds(
+            lambda: launch.gelu_in_irreps_backward(*rows, bias, *rows, "D4")
         ),
     }
 

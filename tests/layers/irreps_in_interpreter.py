@@ -11,6 +11,7 @@ import torch
 
 from turnwise.groups import PlanarGroup
 from turnwise.groups.representations import regular_basis
+from turnwise.layers.group_transformer import TokenNorm
 from turnwise.layers.irrep_blocks import PoseBasis, from_irreps, gelu_of_irreps, to_irreps
 
 CASES = {  # group, tokens, channels: below, at and above what one program takes
@@ -25,27 +26,41 @@ CASES = {  # group, tokens, channels: below, at and above what one program takes
 }
 
 
-def ways(x, bias, basis, backend):
+def ways(x, bias, stream, norm, basis, backend):
     """What there is to compute, from features in poses."""
     irreps = to_irreps(x, basis, backend)
-    active = gelu_of_irreps(irreps, bias, basis, backend)
-    return [*irreps, from_irreps(irreps, basis, bias, backend), *active]
+    return [
+        *irreps,
+        from_irreps(irreps, basis, bias, backend=backend),
+        from_irreps(irreps, basis, None, stream, backend),
+        *gelu_of_irreps(irreps, bias, basis, backend),
+        *norm.to_irreps(3 * x + 1, basis, backend),
+    ]
+
+
+NAMES = (
+    "numbers", "planes", "poses", "poses onto the stream", "active numbers", "active planes",
+    "normed numbers", "normed planes", "d x", "d bias", "d stream", "d weight of the norm",
+    "d bias of the norm",
+)  # fmt: skip
 
 
 def errors(name, tokens, channels, run=ways):
     torch.manual_seed(0)
     group = PlanarGroup.named(name)
     basis = PoseBasis.of(group, regular_basis(group).matrix.float())
-    x = torch.randn(tokens, group.order, channels, requires_grad=True)
-    bias = torch.randn(channels, requires_grad=True)
+    x, stream = (torch.randn(tokens, group.order, channels, requires_grad=True) for _ in range(2))
+    bias, norm = torch.randn(channels, requires_grad=True), TokenNorm(channels)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    leaves = x, bias, stream, *norm.parameters()
     found = []
     for backend, work in (("triton", run), ("plain", ways)):
-        results = work(x, bias, basis, backend)
+        results = work(x, bias, stream, norm, basis, backend)
         torch.manual_seed(1)
         total = sum((y * torch.randn(y.shape)).sum() for y in results)
-        found.append([*(y.detach() for y in results), *torch.autograd.grad(total, (x, bias))])
-    names = ("numbers", "planes", "poses", "active numbers", "active planes", "d x", "d bias")
-    return {name: gap(*pair) for name, *pair in zip(names, *found[::-1], strict=True)}
+        found.append([*(y.detach() for y in results), *torch.autograd.grad(total, leaves)])
+    return {name: gap(*pair) for name, *pair in zip(NAMES, *found[::-1], strict=True)}
 
 
 def gap(right, got):
@@ -54,6 +69,9 @@ def gap(right, got):
 
 
 if __name__ == "__main__":
+    from turnwise.layers import triton_irrep_launch
+
+    triton_irrep_launch.SHARES = 4  # programs that go over several tokens
     compiled = torch.compile(ways, backend="aot_eager", fullgraph=True)
     print(json.dumps({
         case: errors(*values, compiled if "compiled" in case else ways)

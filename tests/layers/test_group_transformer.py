@@ -1,5 +1,7 @@
 """The block on the group and its parts: law, witness, control, definition."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -75,9 +77,9 @@ def test_definition_of_the_norm():
                     torch.testing.assert_close(norm(tokens)[b, t, g, c], right)
 
 
-def block_for(group, **options):
-    attention = GroupRotaryAttention(group, 8, 2)
-    return shaken(GroupTransformerBlock(group, 8, attention, **options))
+def block_for(group, linear=GroupLinear, **options):
+    attention = GroupRotaryAttention(group, 8, 2, linear=linear)
+    return shaken(GroupTransformerBlock(group, 8, attention, linear=linear, **options))
 
 
 def test_definition_of_the_block():
@@ -91,6 +93,36 @@ def test_definition_of_the_block():
     assert hidden.shape[-1] == 12
     right = between + block.mlp.gather(hidden) * block.scale_mlp.factor
     torch.testing.assert_close(block(x, 2, 3), right)
+
+
+@pytest.mark.parametrize("name", ["C4", "D3", "D4"])
+@pytest.mark.parametrize(
+    ("options", "inside"),
+    [
+        ({}, True),
+        ({"layer_scale": 0.3}, False),
+        ({"drop_path": 0.5}, False),
+        ({"dropout": 0.5}, False),
+    ],
+)
+def test_a_block_in_irreps_is_the_same_block(name, options, inside):
+    """Forward and backward, in training, where what is dropped must be seen in poses; and it is
+    the short way through irreps that is taken where it can be."""
+    group = PlanarGroup.named(name)
+    regular = block_for(group, **options)
+    irreps = block_for(group, partial(GroupLinear, basis="irreps"), **options)
+    irreps.load_state_dict(regular.state_dict())
+    assert irreps._stays_in_irreps() == inside and not regular._stays_in_irreps()
+    x = torch.randn(3, 6, group.order, 8, dtype=torch.float64)
+    found = []
+    for block in (regular, irreps):
+        torch.manual_seed(1)
+        leaf = x.clone().requires_grad_()
+        out = block(leaf, 2, 3)
+        grads = torch.autograd.grad(out.square().sum(), (leaf, *block.parameters()))
+        found.append([out.detach(), *grads])
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["C4", "D4"])

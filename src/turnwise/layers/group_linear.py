@@ -161,7 +161,8 @@ class GroupLinear(nn.Module):
                 f"got {x.shape[-2]} of {x.shape[-1]}."
             )
         if self.basis == "irreps":
-            return self.leave_irreps(to_irreps(x, self.pose_basis(x)), like=x)
+            y = self.leave_irreps(to_irreps(x, self.pose_basis(x)))
+            return y.view(*x.shape[:-1], self.out_width)
         bias = None if self.bias is None else self.bias.repeat(self.group.order)
         y = F.linear(x.flatten(-2), self.expanded_weight(), bias)
         return y.unflatten(-1, (self.group.order, self.out_width))
@@ -180,12 +181,11 @@ class GroupLinear(nn.Module):
         return multiply_blocks(irreps, self.irrep_weights(), self.pose_basis(irreps.numbers))
 
     def leave_irreps(
-        self, irreps: Irreps, like: Float[Tensor, "*many group in_width"]
-    ) -> Float[Tensor, "*many group out_width"]:
-        """Qᵀ Ŵ x̂ + b, for as many tokens, in the same axes, as `like`."""
+        self, irreps: Irreps, stream: Float[Tensor, "token group out_width"] | None = None
+    ) -> Float[Tensor, "token group out_width"]:
+        """Qᵀ Ŵ x̂ + b, onto the stream if there is one."""
         basis = self.pose_basis(irreps.numbers)
-        y = from_irreps(self.forward_in_irreps(irreps), basis, self.bias)
-        return y.view(*like.shape[:-1], self.out_width)
+        return from_irreps(self.forward_in_irreps(irreps), basis, self.bias, stream)
 
     def irrep_weights(self) -> list[Float[Tensor, "count block_out block_in"]]:
         """Ŵ[ρ] = Σ_u ρ(u) ⊗ W[u], one tensor for each size of irreps."""

@@ -8,6 +8,7 @@ Departs:  positions are seen from the pose of the token, which makes the layer e
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -26,6 +27,7 @@ from turnwise.geometry.grids import pixel_centres
 from turnwise.geometry.sources import SHAPES, Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_linear import GroupLinear
+from turnwise.layers.irrep_blocks import Irreps, to_irreps
 
 Tokens = Float[Tensor, "batch token group channel"]
 FRAMES = ("own", "cross")
@@ -45,6 +47,8 @@ class GroupRotaryAttention(nn.Module):
     wavelengths:    the shortest and the longest that learning starts from, in tokens.
     """
 
+    to_query_key_value: Any  # as `linear` makes it
+    to_output: Any
     matrices: Tensor
     relative: Tensor
 
@@ -109,11 +113,23 @@ class GroupRotaryAttention(nn.Module):
                 f"{rows} x {cols} tokens in {self.group.order} poses expected, "
                 f"got {tokens.shape[1]} in {tokens.shape[2]}."
             )
-        split = self.to_query_key_value(tokens).unflatten(-1, (3, self.heads, -1))
+        return self.to_output(self._mixed(self.to_query_key_value(tokens), rows, cols))
+
+    def mix_irreps(self, irreps: Irreps, rows: int, cols: int) -> Irreps:
+        """What the output is projected from, where both projections work in irreps."""
+        projected = self.to_query_key_value.leave_irreps(irreps)  # (batch·token, group, channel)
+        mixed = self._mixed(projected.unflatten(0, (-1, rows * cols)), rows, cols)
+        return to_irreps(mixed, self.to_output.pose_basis(mixed))
+
+    def _mixed(
+        self, projected: Float[Tensor, "batch token group three"], rows: int, cols: int
+    ) -> Tokens:
+        """Values of other tokens, by queries and keys."""
+        split = projected.unflatten(-1, (3, self.heads, -1))
         query, key, value = split.unbind(3)  # each (batch, token, group, head, dim)
         query, key = _normed(self.norm_query, query), _normed(self.norm_key, key)
-        positions = pixel_centres(rows, cols, tokens.device).flatten(0, 1)
-        return self.to_output(self._mix(query, key, value, positions).flatten(3))
+        positions = pixel_centres(rows, cols, projected.device).flatten(0, 1)
+        return self._mix(query, key, value, positions).flatten(3)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
         own = self.frame == "own"

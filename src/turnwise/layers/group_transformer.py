@@ -9,7 +9,7 @@ is dropped is dropped for all poses alike.
 """
 
 from collections.abc import Callable
-from typing import TypeGuard
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from turnwise.checks import require, require_positive
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_linear import GroupLinear
-from turnwise.layers.irrep_blocks import gelu_of_irreps, to_irreps
+from turnwise.layers.irrep_blocks import (
+    Irreps,
+    PoseBasis,
+    by_kernel,
+    gelu_of_irreps,
+    rounded_by_autocast,
+    to_irreps,
+)
 from turnwise.layers.transformer import DropPath
 
 Tokens = Float[Tensor, "batch token group channel"]
@@ -37,11 +44,23 @@ class TokenNorm(nn.Module):
         self.eps = eps
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
-    def forward(self, tokens: Tokens) -> Tokens:
+    def forward(self, tokens: Float[Tensor, "*many group channel"]) -> Tensor:
         poses = tokens.shape[-2]
         flat = tokens.flatten(-2)
         weight, bias = self.weight.repeat(poses), self.bias.repeat(poses)
         return F.layer_norm(flat, flat.shape[-1:], weight, bias, self.eps).view_as(tokens)
+
+    def to_irreps(
+        self, tokens: Float[Tensor, "token group channel"], basis: PoseBasis, backend: str = "auto"
+    ) -> Irreps:
+        """Q norm(x), in one step where there is a kernel for it."""
+        if not by_kernel(tokens, backend):
+            return to_irreps(self(tokens), basis, backend)
+        from turnwise.layers.triton_irrep_launch import norm_to_irreps
+
+        kind = rounded_by_autocast(tokens[:0]).dtype
+        given = tokens.contiguous(), self.weight, self.bias, self.eps, kind, basis.group
+        return Irreps(*norm_to_irreps(*given)[:2])
 
 
 class LayerScale(nn.Module):
@@ -64,6 +83,9 @@ class GroupMLP(nn.Module):
     Where both maps work in irreps, nothing between them is written in poses.
     """
 
+    spread: Any  # as `linear` makes it
+    gather: Any
+
     def __init__(
         self, group: PlanarGroup, width: int, hidden: int, linear: Linear, dropout: float = 0.0
     ) -> None:
@@ -72,26 +94,32 @@ class GroupMLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tokens) -> Tokens:
+        if not self.in_irreps():
+            return self.gather(self.dropout(F.gelu(self.spread(tokens))))
+        irreps = to_irreps(tokens, self.gather.pose_basis(tokens))
+        return self.gather.leave_irreps(self.hidden_irreps(irreps)).view_as(tokens)
+
+    def in_irreps(self) -> bool:
+        """Whether both maps work in irreps, and nothing between them must see the poses."""
         drops = self.training and self.dropout.p > 0
-        if not drops and in_irreps(self.spread) and in_irreps(self.gather):
-            return think_in_irreps(self.spread, self.gather, tokens)
-        return self.gather(self.dropout(F.gelu(self.spread(tokens))))
+        return not drops and in_irreps(self.spread) and in_irreps(self.gather)
+
+    def hidden_irreps(self, irreps: Irreps) -> Irreps:
+        """Q gelu(Qᵀ Ŵ₁ x̂ + b₁)."""
+        hidden, bias = self.spread.forward_in_irreps(irreps), self.spread.bias
+        if bias is None:
+            bias = hidden.numbers.new_zeros(hidden.numbers.shape[-1])
+        return gelu_of_irreps(hidden, bias, self.spread.pose_basis(hidden.numbers))
 
 
-def in_irreps(linear: nn.Module) -> TypeGuard[GroupLinear]:
+def in_irreps(linear: nn.Module) -> bool:
     return isinstance(linear, GroupLinear) and linear.basis == "irreps"
-
-
-def think_in_irreps(spread: GroupLinear, gather: GroupLinear, tokens: Tokens) -> Tokens:
-    """W₂ gelu(W₁ x + b₁) + b₂ as  Qᵀ Ŵ₂ Q gelu(Qᵀ Ŵ₁ Q x + b₁) + b₂."""
-    basis = spread.pose_basis(tokens)
-    hidden = spread.forward_in_irreps(to_irreps(tokens, basis))
-    bias = hidden.numbers.new_zeros(spread.out_width) if spread.bias is None else spread.bias
-    return gather.leave_irreps(gelu_of_irreps(hidden, bias, basis), like=tokens)
 
 
 class GroupTransformerBlock(nn.Module):
     """Attention (a part: any layer from tokens, rows, cols to tokens) and a perceptron."""
+
+    attention: Any  # in irreps too if it has `mix_irreps` and its `to_output` works there
 
     def __init__(
         self,
@@ -118,6 +146,25 @@ class GroupTransformerBlock(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
+        if self._stays_in_irreps():
+            return self._forward_in_irreps(tokens, rows, cols)
         mixed = self.attention(self.norm_attention(tokens), rows, cols)
         tokens = tokens + self.drop_path(self.scale_attention(mixed))
         return tokens + self.drop_path(self.scale_mlp(self.mlp(self.norm_mlp(tokens))))
+
+    def _stays_in_irreps(self) -> bool:
+        """Whether all maps work in irreps, and what they give is added as it is."""
+        dropped = self.training and self.drop_path.rate > 0
+        scaled = isinstance(self.scale_attention, LayerScale)
+        mixes = hasattr(self.attention, "mix_irreps") and in_irreps(self.attention.to_output)
+        return mixes and self.mlp.in_irreps() and not (dropped or scaled)
+
+    def _forward_in_irreps(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
+        """The same, where poses are seen by the softmax and the gelu alone."""
+        stream = tokens.flatten(0, 1)
+        project, gather = self.attention.to_output, self.mlp.gather
+        basis = project.pose_basis(stream)
+        mixed = self.attention.mix_irreps(self.norm_attention.to_irreps(stream, basis), rows, cols)
+        stream = project.leave_irreps(mixed, stream)
+        hidden = self.mlp.hidden_irreps(self.norm_mlp.to_irreps(stream, basis))
+        return gather.leave_irreps(hidden, stream).view_as(tokens)

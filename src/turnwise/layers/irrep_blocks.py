@@ -3,7 +3,7 @@
 x̂ = Q x falls into numbers and planes (`groups.representations`).  A linear map multiplies each
 irrep by a matrix of its own; what is not linear, gelu(Qᵀ x̂ + b), needs the poses back, and may go
 there and back again where it stands.  backend="plain" reads like the formula and is the oracle of
-the kernels on CUDA (triton_irreps.py), which read and write every number once.
+the kernels on CUDA (triton_irrep_launch.py), which read and write every number once.
 
 Letters:  g a pose;  ρ an irrep with rows a and columns b, c;  i, o channels in and out.
 """
@@ -49,8 +49,8 @@ def to_irreps(
 ) -> Irreps:
     """x̂ = Q x."""
     tokens = rounded_by_autocast(x.reshape(-1, *x.shape[-2:]))
-    if _by_kernel(tokens, backend):
-        from turnwise.layers.triton_irreps import poses_to_irreps
+    if by_kernel(tokens, backend):
+        from turnwise.layers.triton_irrep_launch import poses_to_irreps
 
         return Irreps(*poses_to_irreps(tokens.contiguous(), basis.group))
     rows = (basis.matrix.to(tokens.dtype) @ tokens).transpose(0, 1)  # (row, token, channel)
@@ -62,32 +62,35 @@ def from_irreps(
     irreps: Irreps,
     basis: PoseBasis,
     bias: Float[Tensor, " channel"] | None = None,
+    stream: Float[Tensor, "token group channel"] | None = None,
     backend: str = "auto",
 ) -> Float[Tensor, "token group channel"]:
-    """x = Qᵀ x̂ + b, with one b for all poses."""
-    if _by_kernel(irreps.numbers, backend):
-        from turnwise.layers.triton_irreps import irreps_to_poses
+    """x = s + Qᵀ x̂ + b, onto the stream s, with one b for all poses."""
+    if by_kernel(irreps.numbers, backend):
+        from turnwise.layers.triton_irrep_launch import irreps_to_poses
 
         numbers, planes = (part.contiguous() for part in irreps)
-        return irreps_to_poses(numbers, planes, bias, basis.group)
+        start = None if stream is None else stream.contiguous()
+        return irreps_to_poses(numbers, planes, bias, start, basis.group)
     rows = torch.cat([irreps.numbers, irreps.planes.transpose(1, 2).flatten(0, 1)])
     poses = basis.matrix.mT.to(rows.dtype) @ rows.transpose(0, 1)
-    return poses if bias is None else poses + bias.to(poses.dtype)
+    poses = poses if bias is None else poses + bias.to(poses.dtype)
+    return poses if stream is None else stream + poses
 
 
 def gelu_of_irreps(
     irreps: Irreps, bias: Float[Tensor, " channel"], basis: PoseBasis, backend: str = "auto"
 ) -> Irreps:
     """Q gelu(Qᵀ x̂ + b): the poses are seen on the way and not kept."""
-    if _by_kernel(irreps.numbers, backend):
-        from turnwise.layers.triton_irreps import gelu_in_irreps
+    if by_kernel(irreps.numbers, backend):
+        from turnwise.layers.triton_irrep_launch import gelu_in_irreps
 
         numbers, planes = (part.contiguous() for part in irreps)
         return Irreps(*gelu_in_irreps(numbers, planes, bias, basis.group))
-    return to_irreps(F.gelu(from_irreps(irreps, basis, bias, "plain")), basis, "plain")
+    return to_irreps(F.gelu(from_irreps(irreps, basis, bias, backend="plain")), basis, "plain")
 
 
-def _by_kernel(x: Tensor, backend: str) -> bool:
+def by_kernel(x: Tensor, backend: str) -> bool:
     """The kernels count in float32: what is more precise is left to the formula."""
     require_known(backend, BACKENDS, "backend")
     able = x.is_cuda and HAS_TRITON and x.dtype != torch.float64
