@@ -11,7 +11,13 @@ from turnwise.checks import InputError
 from turnwise.groups import PlanarGroup, act_on_field, act_on_regular
 from turnwise.layers.group_linear import GroupLinear
 from turnwise.layers.group_rope import GroupRotaryAttention
-from turnwise.layers.group_transformer import GroupMLP, GroupTransformerBlock, LayerScale, TokenNorm
+from turnwise.layers.group_transformer import (
+    GroupMLP,
+    GroupTransformerBlock,
+    LayerScale,
+    TokenNorm,
+    has_hooks,
+)
 
 GROUPS = ["C1", "C2", "C4", "D1", "D3", "D4", "C8"]
 
@@ -123,6 +129,18 @@ def test_a_block_in_irreps_is_the_same_block(name, options, inside):
         found.append([out.detach(), *grads])
     for left, right in zip(*found, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
+
+
+def test_who_listens_to_a_part_is_told():
+    """The short way through irreps calls no parts: it is not taken where one has a hook."""
+    block = block_for(PlanarGroup.named("C4"), partial(GroupLinear, basis="irreps"))
+    x, heard = torch.randn(1, 4, 4, 8, dtype=torch.float64), []
+    expected = block(x, 2, 2)
+    handle = block.attention.to_output.register_forward_pre_hook(lambda *given: heard.append(given))
+    torch.testing.assert_close(block(x, 2, 2), expected)
+    assert len(heard) == 1
+    handle.remove()
+    assert block._stays_in_irreps() and not has_hooks(block)
 
 
 @pytest.mark.parametrize("name", ["C4", "D4"])

@@ -116,6 +116,15 @@ def in_irreps(linear: nn.Module) -> bool:
     return isinstance(linear, GroupLinear) and linear.basis == "irreps"
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether anything waits for a call of a part of the module."""
+    return any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
+        for name, part in module.named_modules()
+        if name
+    )
+
+
 class GroupTransformerBlock(nn.Module):
     """Attention (a part: any layer from tokens, rows, cols to tokens) and a perceptron."""
 
@@ -153,11 +162,14 @@ class GroupTransformerBlock(nn.Module):
         return tokens + self.drop_path(self.scale_mlp(self.mlp(self.norm_mlp(tokens))))
 
     def _stays_in_irreps(self) -> bool:
-        """Whether all maps work in irreps, and what they give is added as it is."""
+        """Whether all maps work in irreps, and what they give is added as it is.
+
+        The short way does not call the parts: where one has a hook, the long way is taken.
+        """
         dropped = self.training and self.drop_path.rate > 0
         scaled = isinstance(self.scale_attention, LayerScale)
         mixes = hasattr(self.attention, "mix_irreps") and in_irreps(self.attention.to_output)
-        return mixes and self.mlp.in_irreps() and not (dropped or scaled)
+        return mixes and self.mlp.in_irreps() and not (dropped or scaled or has_hooks(self))
 
     def _forward_in_irreps(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
         """The same, where poses are seen by the softmax and the gelu alone."""
