@@ -8,6 +8,11 @@ PROGRAM = Path(__file__).with_name("irreps_in_interpreter.py")
 
 
 @pytest.fixture(scope="session")
-def irrep_errors(in_interpreter):
-    """Case -> tensor -> relative error of the kernels against the formula."""
+def irrep_run(in_interpreter):
     return in_interpreter(PROGRAM)
+
+
+@pytest.fixture
+def irrep_errors(irrep_run):
+    """Case -> tensor -> relative error of the kernels against the formula."""
+    return irrep_run["cases"]

@@ -6,12 +6,16 @@ for each case the relative error of every output and of every gradient.
 """
 
 import json
+from functools import partial
 
 import torch
 
 from turnwise.groups import PlanarGroup
 from turnwise.groups.representations import regular_basis
-from turnwise.layers.group_transformer import TokenNorm
+from turnwise.layers import group_transformer, irrep_blocks
+from turnwise.layers.group_linear import GroupLinear
+from turnwise.layers.group_rope import GroupRotaryAttention
+from turnwise.layers.group_transformer import GroupTransformerBlock, TokenNorm
 from turnwise.layers.irrep_blocks import PoseBasis, from_irreps, gelu_of_irreps, to_irreps
 
 CASES = {  # group, tokens, channels: below, at and above what one program takes
@@ -68,12 +72,31 @@ def gap(right, got):
     return float((right - got).abs().max() / right.abs().max()) if right.numel() else 0.0
 
 
+def block_errors():
+    """A whole block, compiled, its kernels against its formulas: the output, and the gradients."""
+    torch.manual_seed(0)
+    group, linear = PlanarGroup.named("D4"), partial(GroupLinear, basis="irreps")
+    attention = GroupRotaryAttention(group, 8, 1, linear=linear)
+    block = GroupTransformerBlock(group, 8, attention, linear=linear, layer_scale=0.5)
+    x, found = torch.randn(2, 6, 8, 8), []
+    compiled = torch.compile(block, backend="aot_eager", fullgraph=True)
+    for work, by_kernel in ((compiled, True), (block, False)):
+        chosen = partial(lambda answer, x, backend: answer, by_kernel)
+        irrep_blocks.by_kernel = group_transformer.by_kernel = chosen
+        out = work(x, 2, 3)
+        grads = torch.autograd.grad(out.square().sum(), list(block.parameters()))
+        found.append([out.detach(), *grads])
+    names = ["output", *(name for name, _ in block.named_parameters())]
+    return {name: gap(*pair) for name, *pair in zip(names, *found[::-1], strict=True)}
+
+
 if __name__ == "__main__":
     from turnwise.layers import triton_irrep_launch
 
     triton_irrep_launch.SHARES = 4  # programs that go over several tokens
     compiled = torch.compile(ways, backend="aot_eager", fullgraph=True)
-    print(json.dumps({
+    cases = {
         case: errors(*values, compiled if "compiled" in case else ways)
         for case, values in CASES.items()
-    }))  # fmt: skip
+    }
+    print(json.dumps({"cases": cases, "block": block_errors()}))

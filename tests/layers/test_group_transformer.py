@@ -106,7 +106,7 @@ def test_definition_of_the_block():
     ("options", "inside"),
     [
         ({}, True),
-        ({"layer_scale": 0.3}, False),
+        ({"layer_scale": 0.3}, True),
         ({"drop_path": 0.5}, False),
         ({"dropout": 0.5}, False),
     ],

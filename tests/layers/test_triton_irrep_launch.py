@@ -15,3 +15,11 @@ def test_gradients(irrep_errors):
 def test_agreement_is_of_rounding_size_and_not_of_zeros(irrep_errors):
     """What the formula and the kernels compute differs in its last bits somewhere."""
     assert any(errors["active numbers"] > 0 for errors in irrep_errors.values())
+
+
+def test_a_whole_block_by_kernels(irrep_run):
+    """Compiled, against the formulas: what it gives, and the gradient of every weight."""
+    errors = irrep_run["block"]
+    assert len(errors) == 16
+    for tensor, error in errors.items():
+        assert error < 5e-6, tensor

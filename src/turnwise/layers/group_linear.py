@@ -181,11 +181,21 @@ class GroupLinear(nn.Module):
         return multiply_blocks(irreps, self.irrep_weights(), self.pose_basis(irreps.numbers))
 
     def leave_irreps(
-        self, irreps: Irreps, stream: Float[Tensor, "token group out_width"] | None = None
+        self,
+        irreps: Irreps,
+        stream: Float[Tensor, "token group out_width"] | None = None,
+        factor: Float[Tensor, " out_width"] | None = None,
     ) -> Float[Tensor, "token group out_width"]:
-        """Qᵀ Ŵ x̂ + b, onto the stream if there is one."""
-        basis = self.pose_basis(irreps.numbers)
-        return from_irreps(self.forward_in_irreps(irreps), basis, self.bias, stream)
+        """s + f · (Qᵀ Ŵ x̂ + b), onto the stream s and by the factors f where there are any.
+
+        The weights are multiplied by the factors, for they are fewer than the tokens' channels.
+        """
+        basis, weights, bias = self.pose_basis(irreps.numbers), self.irrep_weights(), self.bias
+        if factor is not None:
+            scaled = zip(self.blocks, weights, strict=True)
+            weights = [weight * factor.repeat(block.dim)[:, None] for block, weight in scaled]
+            bias = None if bias is None else bias * factor
+        return from_irreps(multiply_blocks(irreps, weights, basis), basis, bias, stream)
 
     def irrep_weights(self) -> list[Float[Tensor, "count block_out block_in"]]:
         """Ŵ[ρ] = Σ_u ρ(u) ⊗ W[u], one tensor for each size of irreps."""

@@ -77,6 +77,10 @@ class LayerScale(nn.Module):
         return branch * self.factor
 
 
+def factor_of(scale: nn.Module) -> Float[Tensor, " channel"] | None:
+    return scale.factor if isinstance(scale, LayerScale) else None
+
+
 class GroupMLP(nn.Module):
     """W₂ gelu(W₁ x), with group linear maps.
 
@@ -162,14 +166,13 @@ class GroupTransformerBlock(nn.Module):
         return tokens + self.drop_path(self.scale_mlp(self.mlp(self.norm_mlp(tokens))))
 
     def _stays_in_irreps(self) -> bool:
-        """Whether all maps work in irreps, and what they give is added as it is.
+        """Whether all maps work in irreps, and nothing of what they give is dropped.
 
         The short way does not call the parts: where one has a hook, the long way is taken.
         """
         dropped = self.training and self.drop_path.rate > 0
-        scaled = isinstance(self.scale_attention, LayerScale)
         mixes = hasattr(self.attention, "mix_irreps") and in_irreps(self.attention.to_output)
-        return mixes and self.mlp.in_irreps() and not (dropped or scaled or has_hooks(self))
+        return mixes and self.mlp.in_irreps() and not (dropped or has_hooks(self))
 
     def _forward_in_irreps(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
         """The same, where poses are seen by the softmax and the gelu alone."""
@@ -177,6 +180,6 @@ class GroupTransformerBlock(nn.Module):
         project, gather = self.attention.to_output, self.mlp.gather
         basis = project.pose_basis(stream)
         mixed = self.attention.mix_irreps(self.norm_attention.to_irreps(stream, basis), rows, cols)
-        stream = project.leave_irreps(mixed, stream)
+        stream = project.leave_irreps(mixed, stream, factor_of(self.scale_attention))
         hidden = self.mlp.hidden_irreps(self.norm_mlp.to_irreps(stream, basis))
-        return gather.leave_irreps(hidden, stream).view_as(tokens)
+        return gather.leave_irreps(hidden, stream, factor_of(self.scale_mlp)).view_as(tokens)
