@@ -105,7 +105,6 @@ class GroupLinear(nn.Module):
     product: Tensor
     basis_matrix: Tensor
     coefficients: Tensor
-    basis_matrix_single: Tensor
     coefficients_single: Tensor
 
     def __init__(
@@ -130,7 +129,7 @@ class GroupLinear(nn.Module):
     def _register_tables(self) -> None:
         """Kept in float64, so that a layer made in float32 and then made double is exact.
 
-        And in float32, for a compiled kernel reads them again for every number that it writes.
+        The coefficients in float32, too: a compiled kernel reads them for every weight it makes.
         """
         basis = regular_basis(self.group)
         self.group_name, self.blocks = self.group.name, basis.blocks
@@ -139,9 +138,8 @@ class GroupLinear(nn.Module):
             "product": self.group.product(),
             "basis_matrix": basis.matrix.clone(),
             "coefficients": _coefficients(self.group),
+            "coefficients_single": _coefficients(self.group).float(),
         }
-        for name in ("basis_matrix", "coefficients"):
-            tables[f"{name}_single"] = tables[name].float()
         for name, table in tables.items():
             self.register_buffer(name, table.to(self.weight.device), persistent=False)
 
@@ -161,7 +159,7 @@ class GroupLinear(nn.Module):
                 f"got {x.shape[-2]} of {x.shape[-1]}."
             )
         if self.basis == "irreps":
-            y = self.leave_irreps(to_irreps(x, self.pose_basis(x)))
+            y = self.leave_irreps(to_irreps(x, self.pose_basis()))
             return y.view(*x.shape[:-1], self.out_width)
         bias = None if self.bias is None else self.bias.repeat(self.group.order)
         y = F.linear(x.flatten(-2), self.expanded_weight(), bias)
@@ -171,14 +169,13 @@ class GroupLinear(nn.Module):
         """[(g, o), (m, i)] -> W[g⁻¹m, o, i]."""
         return ExpandWeight.apply(self.weight, self.sources, self.product)
 
-    def pose_basis(self, x: Tensor) -> PoseBasis:
-        """Q, as precise as x needs it."""
-        matrix = self.basis_matrix if x.dtype == torch.float64 else self.basis_matrix_single
-        return PoseBasis(self.group_name, matrix, self.blocks)
+    def pose_basis(self) -> PoseBasis:
+        """Q, where the weights are."""
+        return PoseBasis(self.group_name, self.basis_matrix, self.blocks)
 
     def forward_in_irreps(self, irreps: Irreps) -> Irreps:
         """Ŵ x̂, without the bias: that is the same in every pose, so in the trivial irrep alone."""
-        return multiply_blocks(irreps, self.irrep_weights(), self.pose_basis(irreps.numbers))
+        return multiply_blocks(irreps, self.irrep_weights(), self.pose_basis())
 
     def leave_irreps(
         self,
@@ -190,7 +187,7 @@ class GroupLinear(nn.Module):
 
         The weights are multiplied by the factors, for they are fewer than the tokens' channels.
         """
-        basis, weights, bias = self.pose_basis(irreps.numbers), self.irrep_weights(), self.bias
+        basis, weights, bias = self.pose_basis(), self.irrep_weights(), self.bias
         if factor is not None:
             scaled = zip(self.blocks, weights, strict=True)
             weights = [weight * factor.repeat(block.dim)[:, None] for block, weight in scaled]

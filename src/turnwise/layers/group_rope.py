@@ -119,7 +119,7 @@ class GroupRotaryAttention(nn.Module):
         """What the output is projected from, where both projections work in irreps."""
         projected = self.to_query_key_value.leave_irreps(irreps)  # (batch·token, group, channel)
         mixed = self._mixed(projected.unflatten(0, (-1, rows * cols)), rows, cols)
-        return to_irreps(mixed, self.to_output.pose_basis(mixed))
+        return to_irreps(mixed, self.to_output.pose_basis())
 
     def _mixed(
         self, projected: Float[Tensor, "batch token group three"], rows: int, cols: int

@@ -100,7 +100,7 @@ class GroupMLP(nn.Module):
     def forward(self, tokens: Tokens) -> Tokens:
         if not self.in_irreps():
             return self.gather(self.dropout(F.gelu(self.spread(tokens))))
-        irreps = to_irreps(tokens, self.gather.pose_basis(tokens))
+        irreps = to_irreps(tokens, self.gather.pose_basis())
         return self.gather.leave_irreps(self.hidden_irreps(irreps)).view_as(tokens)
 
     def in_irreps(self) -> bool:
@@ -113,7 +113,7 @@ class GroupMLP(nn.Module):
         hidden, bias = self.spread.forward_in_irreps(irreps), self.spread.bias
         if bias is None:
             bias = hidden.numbers.new_zeros(hidden.numbers.shape[-1])
-        return gelu_of_irreps(hidden, bias, self.spread.pose_basis(hidden.numbers))
+        return gelu_of_irreps(hidden, bias, self.spread.pose_basis())
 
 
 def in_irreps(linear: nn.Module) -> bool:
@@ -178,7 +178,7 @@ class GroupTransformerBlock(nn.Module):
         """The same, where poses are seen by the softmax and the gelu alone."""
         stream = tokens.flatten(0, 1)
         project, gather = self.attention.to_output, self.mlp.gather
-        basis = project.pose_basis(stream)
+        basis = project.pose_basis()
         mixed = self.attention.mix_irreps(self.norm_attention.to_irreps(stream, basis), rows, cols)
         stream = project.leave_irreps(mixed, stream, factor_of(self.scale_attention))
         hidden = self.mlp.hidden_irreps(self.norm_mlp.to_irreps(stream, basis))

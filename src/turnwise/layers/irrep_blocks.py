@@ -33,7 +33,10 @@ class Irreps(NamedTuple):
 
 
 class PoseBasis(NamedTuple):
-    """A group by its name, its basis Q where the features are, and the blocks: numbers, planes."""
+    """A group by its name, its basis Q where the features are, and the blocks: numbers, planes.
+
+    Q is cast to the features, so it may be more precise.
+    """
 
     group: str
     matrix: Float[Tensor, "row group"]

@@ -1,8 +1,8 @@
 """Between poses and irreps on CUDA: every number is read once and written once.
 
 A program takes some channels of some tokens, in all poses or in all rows of irreps: |G| vectors,
-which it mixes in registers by the matrix of the basis, compiled in.  So the change of basis costs
-no more than a copy, and  Q gelu(Qᵀ x̂ + b)  no more than gelu alone.
+which it mixes in registers by the matrix of the basis, compiled in.  So a change of the basis reads
+and writes what a copy does, and  Q gelu(Qᵀ x̂ + b)  what gelu alone does.
 
 Letters:  g a pose;  row of Q: first the numbers, then the planes (p, b), b = 0 or 1.
           G how many poses;  N how many numbers;  C channels;  SIZE channels in a program.

@@ -12,7 +12,14 @@ Letters and memory: see triton_irreps.py;  WIDE, a power of 2, holds C;  `scale`
 import triton
 import triton.language as tl
 
-from turnwise.layers.triton_irreps import load_poses, load_rows, mixed, store_poses, store_rows
+from turnwise.layers.triton_irreps import (
+    added,
+    load_poses,
+    load_rows,
+    mixed,
+    store_poses,
+    store_rows,
+)
 
 
 @triton.jit
@@ -34,12 +41,12 @@ def times(left, right, G: tl.constexpr):
 
 
 @triton.jit
-def moved_and_scaled(vectors, shift, scale, G: tl.constexpr):
-    """(x + shift) · scale, one shift and one scale for all poses."""
-    result = ()
+def scaled(vectors, factor, G: tl.constexpr):
+    """One factor, for every pose."""
+    products = ()
     for g in tl.static_range(G):
-        result = result + ((vectors[g] + shift) * scale,)
-    return result
+        products = products + (vectors[g] * factor,)
+    return products
 
 
 @triton.jit
@@ -52,11 +59,11 @@ def norm_to_rows(
     e, inside, entries = token * C + c, c < C, tl.cast(tokens, tl.int64) * C
     poses = load_poses(x, e, inside, G, C)
     mean = over_token(poses, inside, G, C)
-    centred = moved_and_scaled(poses, -mean, 1.0, G)
+    centred = added(poses, -mean, G)
     scale = 1.0 / tl.sqrt(over_token(times(centred, centred, G), inside, G, C) + eps)
     w = tl.load(weight + c, inside).to(tl.float32)
     b = tl.load(bias + c, inside).to(tl.float32)
-    normed = moved_and_scaled(moved_and_scaled(centred, 0.0, scale * w, G), b, 1.0, G)
+    normed = added(scaled(centred, scale * w, G), b, G)
     store_rows(numbers, planes, mixed(normed, Q, G), e, inside, entries, G, N, C)
     tl.store(means + token, mean)
     tl.store(scales + token, scale)
@@ -77,15 +84,15 @@ def norm_to_rows_backward(
         e = token * C + c
         scale = tl.load(scales + token)
         poses = load_poses(x, e, inside, G, C)
-        normed = moved_and_scaled(poses, -tl.load(means + token), scale, G)
+        normed = scaled(added(poses, -tl.load(means + token), G), scale, G)
         rows = load_rows(d_numbers, d_planes, e, inside, entries, G, N, C)
         d_normed = mixed(rows, QT, G)
         for g in tl.static_range(G):
             d_weight += d_normed[g] * normed[g]
             d_bias += d_normed[g]
-        d_normed = moved_and_scaled(d_normed, 0.0, w, G)
+        d_normed = scaled(d_normed, w, G)
         along = over_token(times(d_normed, normed, G), inside, G, C)
-        centred = moved_and_scaled(d_normed, -over_token(d_normed, inside, G, C), 1.0, G)
+        centred = added(d_normed, -over_token(d_normed, inside, G, C), G)
         grads = ()
         for g in tl.static_range(G):
             grads = grads + ((centred[g] - normed[g] * along) * scale,)
