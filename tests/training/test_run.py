@@ -215,11 +215,14 @@ def test_an_interruption_keeps_what_can_be_resumed(tmp_path, recipe_file):
         # what a shell runs in the background ignores interruptions, and so would its children
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while not (run / "checkpoints" / "last.ckpt").is_file() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    with process:
+        try:
+            while not (run / "checkpoints" / "last.ckpt").is_file() and process.poll() is None:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "turnwise train: interrupted" in said
     assert "Traceback" not in said

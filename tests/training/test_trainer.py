@@ -4,7 +4,7 @@ import pytest
 
 from turnwise.checks import InputError
 from turnwise.data import load_dataset
-from turnwise.training.trainer import SplitBatches, interruptible, make_trainer, quiet
+from turnwise.training.trainer import SplitBatches, make_trainer, quiet
 
 
 def build(recipe, folder):
@@ -54,15 +54,6 @@ def test_it_stops_early_only_where_asked(tmp_path, quick):
 def test_settings_that_cannot_be_used_are_one_line(tmp_path, quick):
     with pytest.raises(InputError, match=r"^these trainer settings cannot be used here: .*gpu"):
         build(quick("trainer.accelerator=gpu"), tmp_path)
-
-
-def test_ctrl_c_is_an_interruption_and_other_exits_are_not(tmp_path, quick):
-    trainer = build(quick(), tmp_path)
-    with pytest.raises(SystemExit), interruptible(trainer):
-        raise SystemExit(3)
-    trainer.state.status = "interrupted"
-    with pytest.raises(KeyboardInterrupt), interruptible(trainer):
-        raise SystemExit(1)
 
 
 def test_half_precision_without_a_gpu_is_refused(tmp_path, quick):

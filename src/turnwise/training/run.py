@@ -35,8 +35,9 @@ from turnwise.files import cannot_write, write_json, write_whole
 from turnwise.layers.normalise import Normalise
 from turnwise.models import create_model, save
 from turnwise.training.classifier import Classifier
+from turnwise.training.interruption import interruptible
 from turnwise.training.recipe import Recipe
-from turnwise.training.trainer import SplitBatches, interruptible, make_trainer, quiet
+from turnwise.training.trainer import SplitBatches, make_trainer, quiet
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
 FOLDER_VARIABLE = "TURNWISE_RUN_FOLDER"  # tells the processes of one run which folder is theirs

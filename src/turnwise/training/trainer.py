@@ -110,17 +110,6 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
 
 
 @contextmanager
-def interruptible(trainer: lightning.Trainer) -> Iterator[None]:
-    """Lightning ends the process on Ctrl-C; here it is an interruption like any other."""
-    try:
-        yield
-    except SystemExit:
-        if trainer.interrupted:
-            raise KeyboardInterrupt from None
-        raise
-
-
-@contextmanager
 def quiet() -> Iterator[None]:
     """Without Lightning's remarks about what it found; its errors and our own lines stay."""
     logger = logging.getLogger("lightning.pytorch")

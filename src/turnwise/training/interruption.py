@@ -1,0 +1,72 @@
+"""Ctrl-C ends a run between two batches, with everything closed that was open.
+
+Python raises KeyboardInterrupt wherever the program happens to be, and that can be inside the
+lock of the queue to the thread that writes the TensorBoard file: closing the file then waits for
+ever, and Lightning has by then told the process to ignore any further Ctrl-C.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lightning
+from lightning.pytorch.callbacks import Callback
+
+
+class StopBetweenBatches(Callback):
+    """The first request is answered before the next batch, the second at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self, *_: Any) -> None:
+        """Handle the signal; what it may be in the midst of is why nothing is printed here."""
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        line = "stopping before the next batch; Ctrl-C once more stops at once\n"
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
+
+    def answer(self) -> None:
+        """Raise what was asked for: the caller holds no lock."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.answer()
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        self.answer()
+
+
+@contextmanager
+def interruptible(trainer: lightning.Trainer) -> Iterator[None]:
+    """Ctrl-C while `trainer` fits becomes one KeyboardInterrupt, raised where it does no harm.
+
+    Of several processes the first answers, and Lightning ends the others: one that left by itself
+    would break the step of the rest.
+    """
+    stop = StopBetweenBatches()
+    trainer.callbacks.insert(0, stop)  # type: ignore[attr-defined]
+    usual = signal.getsignal(signal.SIGINT)
+    ours = (
+        usual is signal.default_int_handler
+        and threading.current_thread() is threading.main_thread()
+    )
+    if ours:
+        signal.signal(signal.SIGINT, stop.ask if trainer.local_rank == 0 else signal.SIG_IGN)
+    try:
+        yield
+        stop.answer()
+    except SystemExit:  # Lightning ends the process on Ctrl-C; the caller decides that here
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        trainer.callbacks.remove(stop)  # type: ignore[attr-defined]
+        if ours:
+            signal.signal(signal.SIGINT, usual)
