@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import lightning
 import pytest
 import torch
 import yaml
@@ -228,6 +229,24 @@ def test_an_interruption_keeps_what_can_be_resumed(tmp_path, recipe_file):
     assert "Traceback" not in said
     subprocess.run(command("--resume", run), check=True, env=ENVIRONMENT, capture_output=True)
     assert len(rows(run)) == 4
+
+
+@pytest.mark.parametrize(
+    ("precision", "quick_products"), [("bf16-mixed", True), ("32-true", False)]
+)
+def test_only_half_precision_is_trained_with_rounded_products(
+    tmp_path, quick, monkeypatch, precision, rounded
+):
+    seen = []
+
+    def fit(*_, **__):
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lightning.Trainer, "fit", fit)
+    with pytest.raises(KeyboardInterrupt):
+        train(quick(f"trainer.precision={precision}"), tmp_path / "run")
+    assert seen == [rounded]
 
 
 def epoch_of(run, name):

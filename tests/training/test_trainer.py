@@ -1,10 +1,11 @@
 """What the Trainer is told, and which splits it is given."""
 
 import pytest
+import torch
 
 from turnwise.checks import InputError
 from turnwise.data import load_dataset
-from turnwise.training.trainer import SplitBatches, make_trainer, quiet
+from turnwise.training.trainer import SplitBatches, make_trainer, quick_products, quiet
 
 
 def build(recipe, folder):
@@ -60,3 +61,13 @@ def test_half_precision_without_a_gpu_is_refused(tmp_path, quick):
     """Lightning would train in another precision than the recipe says."""
     with pytest.raises(InputError, match="precision = 16-mixed needs a GPU; use bf16-mixed"):
         build(quick("trainer.precision=16-mixed"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("precision", "quick"), [("bf16-mixed", True), ("16-mixed", True), ("32-true", False)]
+)
+def test_float32_products_are_rounded_only_where_half_precision_is_asked_for(precision, quick):
+    before = torch.backends.cuda.matmul.allow_tf32
+    with quick_products(precision):
+        assert torch.backends.cuda.matmul.allow_tf32 == quick
+    assert torch.backends.cuda.matmul.allow_tf32 == before

@@ -37,7 +37,7 @@ from turnwise.models import create_model, save
 from turnwise.training.classifier import Classifier
 from turnwise.training.interruption import interruptible
 from turnwise.training.recipe import Recipe
-from turnwise.training.trainer import SplitBatches, make_trainer, quiet
+from turnwise.training.trainer import SplitBatches, make_trainer, quick_products, quiet
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
 FOLDER_VARIABLE = "TURNWISE_RUN_FOLDER"  # tells the processes of one run which folder is theirs
@@ -143,7 +143,7 @@ def train(
             module = Classifier(model, recipe, len(dataset.classes))
             if recipe.trainer.compile:
                 model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
-            with quiet(), interruptible(trainer):
+            with quiet(), quick_products(recipe.trainer.precision), interruptible(trainer):
                 trainer.fit(
                     module,
                     datamodule=SplitBatches(dataset, recipe),
