@@ -91,7 +91,9 @@ def violated(convention: Convention, group: PlanarGroup) -> float:
 
 
 def relative_change(after: Tensor, before: Tensor) -> float:
-    return float((after - before).abs().max() / before.abs().max())
+    change = float((after - before).abs().max() / before.abs().max())
+    assert math.isfinite(change)  # max(0.0, nan) is 0, and would pass for exactness
+    return change
 
 
 @torch.no_grad()

@@ -29,11 +29,12 @@ def tensors(group, sources, lifting, dtype=torch.float64):
     return [torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes], table
 
 
-def outcome(case, backend, dtype=torch.float64):
+def outcome(case, backend, dtype=torch.float64, scale=1.0):
     name, queries, neighbourhood, rows, cols, crop, dropout, lifting = CASES[case]
     torch.manual_seed(0)
     sources = find_sources(neighbourhood, rows, cols, crop)
     given, table = tensors(PlanarGroup.named(name), sources, lifting, dtype)
+    given = [scale * x for x in given]
     encodings = Encodings(given[3], given[4], table)
     torch.manual_seed(1)
     output = attend_from_frames(
@@ -50,6 +51,23 @@ def test_outputs_and_gradients_are_those_of_the_formula(case, monkeypatch):
     monkeypatch.setattr(streaming, "AT_ONCE", 500)  # several chunks, one of them not full
     for got, right in zip(outcome(case, "streaming"), outcome(case, "plain"), strict=True):
         torch.testing.assert_close(got, right, atol=1e-11, rtol=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_images_weighed_whole_have_the_same_outputs_and_gradients(case, monkeypatch):
+    monkeypatch.setattr(streaming, "_too_small", lambda total: True)
+    for got, right in zip(outcome(case, "streaming"), outcome(case, "plain"), strict=True):
+        torch.testing.assert_close(got, right, atol=1e-11, rtol=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 40.0), (torch.float32, 12.0)])
+def test_scores_that_are_far_apart_lose_nothing(case, dtype, scale):
+    """Largest in content, in place and in pose at different sources: every product is 0."""
+    found = [outcome(case, backend, dtype, scale) for backend in ("streaming", "plain")]
+    precision = 1e-9 if dtype is torch.float64 else 2e-3  # of scores of hundreds in 24 bits
+    for got, right in zip(*found, strict=True):
+        assert (got - right).abs().max() <= precision * right.abs().max()
 
 
 def test_single_precision_agrees_to_one_in_a_hundred_thousand():

@@ -2,7 +2,8 @@
 
 Nothing of the size of the scores is kept: the way back computes the weights again.  The softmax
 factorises over content, place and pose, exp(a + b + c) = X · Y · F, so its denominators are small
-matrix products, and exponentials are taken of |G|² numbers instead of |G|³.
+matrix products, and exponentials are taken of |G|² numbers instead of |G|³.  Images where all
+products are too small for a floating-point number are weighed by a + b + c as a whole.
 
 Letters:  i an image (one head of one picture), t token, s source;  h, g, m poses of output, query
           and key;  d channel.  A pair is a query that an output meets: all, or its own (J of them).
@@ -33,11 +34,12 @@ class Form(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """The factors of the weights of a few images: A_j = X_j · Y_j · P_j, P = F / (J Σ X Y F)."""
+    """Of a few images: A_j = X_j · Y_j · P_j, P = F / (J Σ X Y F); or A itself, if that is lost."""
 
     content: Float[Tensor, "token query source key"]  # X
     place: Float[Tensor, "token pair out source"]  # Y
     pose: Float[Tensor, "token pair out key"]  # P
+    whole: Float[Tensor, "token pair out source key"] | None  # A
 
     def pair(self, j: int, own: bool) -> tuple[Tensor, Tensor]:
         """X_j and Y_j · P_j, both to be read as (token, out, source, key)."""
@@ -98,21 +100,47 @@ def _gathered(x: Float[Tensor, "image pixel key dim"], form: Form) -> Tensor:
 
 def _weigh(some: slice, tensors: tuple[Tensor, ...], form: Form) -> tuple[Weights, Tensor]:
     """The factors of the weights of these images, and their gathered keys."""
+    keys = _gathered(tensors[1][some], form)
+    content, placed, related = _scores(some, tensors, keys, form)
+    content.sub_(content.amax(dim=(-2, -1), keepdim=True)).exp_()
+    placed.sub_(placed.amax(dim=-1, keepdim=True)).exp_()
+    factor = (related - related.amax(dim=-1, keepdim=True)).exp()
+    by_key = (placed[:, 0, :, None] @ content)[:, None, :, 0] if form.own else placed @ content
+    total = (by_key * factor).sum(dim=-1, keepdim=True)
+    if _too_small(total):
+        whole = _weigh_whole(*_scores(some, tensors, keys, form), form)
+        return Weights(content, placed, factor, whole), keys
+    factor /= factor.shape[1] * total
+    return Weights(content, placed, factor, None), keys
+
+
+def _too_small(total: Float[Tensor, "*shape"]) -> bool:
+    """Whether products that count may have been lost: rounded to 0, or to a few bits."""
+    return not bool((total > torch.finfo(total.dtype).tiny / torch.finfo(total.dtype).eps).all())
+
+
+def _scores(
+    some: slice, tensors: tuple[Tensor, ...], keys: Tensor, form: Form
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The three parts of the scores: (t, g, s, m), (t, j, h, s) and (t, j, h, m)."""
     query, key, _, place, pose = tensors
-    asked, keys = query[some].flatten(0, 1), _gathered(key[some], form)
-    content = (asked @ keys.mT).unflatten(-1, (-1, key.shape[2]))  # (t, g, s, m)
+    asked = query[some].flatten(0, 1)
+    content = (asked @ keys.mT).unflatten(-1, (-1, key.shape[2]))
     content.view(-1, len(form.sources.pixel), *content.shape[1:]).masked_fill_(
         ~form.sources.inside[:, None, :, None], -torch.inf
     )
-    content.sub_(content.amax(dim=(-2, -1), keepdim=True)).exp_()
     placed = _placed(asked[..., : place.shape[-1]], place, form)
-    placed.sub_(placed.amax(dim=-1, keepdim=True)).exp_()
-    factor = _related(pose[some].flatten(0, 1), form)
-    factor = (factor - factor.amax(dim=-1, keepdim=True)).exp()
-    by_key = (placed[:, 0, :, None] @ content)[:, None, :, 0] if form.own else placed @ content
-    pairs = factor.shape[1]
-    factor /= pairs * (by_key * factor).sum(dim=-1, keepdim=True)
-    return Weights(content, placed, factor), keys
+    return content, placed, _related(pose[some].flatten(0, 1), form)
+
+
+def _weigh_whole(
+    content: Tensor, placed: Tensor, related: Tensor, form: Form
+) -> Float[Tensor, "token pair out source key"]:
+    """A_j = softmax(a + b + c) / J over all sources and keys, written out."""
+    content = content[:, None] if form.own else content[:, :, None]
+    score = content + placed[..., None] + related[..., None, :]
+    weight = score.flatten(-2).softmax(dim=-1).view_as(score)
+    return weight / weight.shape[1]
 
 
 def _placed(asked: Tensor, place: Tensor, form: Form) -> Float[Tensor, "token pair out source"]:
@@ -139,12 +167,16 @@ def _related(scores: Tensor, form: Form) -> Float[Tensor, "token pair out key"]:
 
 def _weight(weights: Weights, j: int, form: Form) -> Float[Tensor, "token out source key"]:
     """A_j."""
+    if weights.whole is not None:
+        return weights.whole[:, j]
     content, rest = weights.pair(j, form.own)
     return content * rest
 
 
 def _added(weights: Weights, form: Form) -> Float[Tensor, "token out source key"]:
     """Σ_j A_j."""
+    if weights.whole is not None:
+        return weights.whole.sum(dim=1)
     total = _weight(weights, 0, form)
     for j in range(1, weights.place.shape[1]):
         content, rest = weights.pair(j, form.own)
