@@ -136,20 +136,20 @@ def experiment_table(experiment: str) -> str:
     """Combinations by what was tuned: first as published, then of each base of ours."""
     said, bases = PUBLISHED.get(experiment, {}), ours(experiment)
     regimes = list(REGIMES.values())
-    sources = [*(["published"] if said else []), *bases]
-    if not sources:
+    if not said and not bases:
         return "No record yet."
-    rows = []
-    for name in COMBINATIONS:
-        shown = [f"{value:.2f} %" if value else NOTHING for value in said.get(name, (None,) * 3)]
-        cells = shown if said else []
-        for found in bases.values():
-            values = [found.get((name, regime)) for regime in regimes]
-            cells = [*cells, *(percent(value) if value else NOTHING for value in values)]
-        if set(cells) != {NOTHING}:
-            rows.append([name, *cells])
-    heads = [f"{source}, {regime}" for source in sources for regime in regimes]
-    return markdown_table(["", *heads], rows)
+    columns: dict[str, list[str]] = {}
+    for number, regime in enumerate(regimes):
+        values = [said.get(name, (None,) * 3)[number] for name in COMBINATIONS]
+        columns[f"published, {regime}"] = [f"{v:.2f} %" if v else NOTHING for v in values]
+    for base, found in bases.items():
+        for regime in regimes:
+            seeds = [found.get((name, regime)) for name in COMBINATIONS]
+            columns[f"{base}, {regime}"] = [percent(s) if s else NOTHING for s in seeds]
+    columns = {head: cells for head, cells in columns.items() if set(cells) != {NOTHING}}
+    rows = [[name, *cells] for name, *cells in zip(COMBINATIONS, *columns.values(), strict=True)]
+    rows = [row for row in rows if set(row[1:]) != {NOTHING}]
+    return markdown_table(["", *columns], rows)
 
 
 def costs() -> str:

@@ -17,7 +17,7 @@ from gsa_tables import ERRORS, accuracies, curve, percent
 
 from turnwise.groups import PlanarGroup
 from turnwise.reports.records import Record, read_records
-from turnwise.reports.tables import format_percent, markdown_table
+from turnwise.reports.tables import UNDEFINED, format_percent, markdown_table
 from turnwise.training.recipe import read_recipe
 
 HERE = Path(__file__).parent
@@ -28,24 +28,36 @@ MARKED = re.compile(
 )
 
 
-def row(record: Record) -> list[str]:
-    figures = record["figures"]
-    recipe, seeds = f"recipes/{figures['recipe']}.yaml", list(figures["seeds"].values())
-    exact = PlanarGroup.named(read_recipe(HERE.parent / recipe).model.group).exact_part()
+def link(record: Record, to_root: str = "") -> str:
+    stem = record["figures"]["recipe"]
+    return f"[{stem}]({to_root}recipes/{stem}.yaml){elsewhere(record)}"
 
-    def over_seeds(key: str) -> str:
-        return percent([seed[key] for seed in seeds])
 
-    turned = all(seed.get("angles", ANGLES) == ANGLES for seed in seeds)
+def over_seeds(record: Record, key: str) -> str:
+    return percent([seed[key] for seed in record["figures"]["seeds"].values()])
 
-    return [
-        f"[{figures['recipe']}]({recipe}){elsewhere(record)}",
-        over_seeds("test_accuracy"),
-        over_seeds("worst_angle") if turned else "–",
-        f"{over_seeds('orbit_agreement')} ({exact})" if exact.order > 1 else "–",
-        over_seeds("turn_agreement") if turned else "–",
-        str(len(seeds)),
-    ]
+
+def weights(record: Record) -> str:
+    found = next(iter(record["figures"]["seeds"].values())).get("weights")
+    return f"{found:,}" if found else UNDEFINED
+
+
+def over_group(record: Record) -> str:
+    """How often all elements of the group that the grid has give one answer."""
+    recipe = HERE.parent / "recipes" / f"{record['figures']['recipe']}.yaml"
+    exact = PlanarGroup.named(read_recipe(recipe).model.group).exact_part()
+    same = over_seeds(record, "orbit_agreement")
+    return f"{same} ({exact})" if exact.order > 1 else UNDEFINED
+
+
+def seeds(record: Record) -> str:
+    return str(len(record["figures"]["seeds"]))
+
+
+def at_angles(record: Record, key: str) -> str:
+    found = record["figures"]["seeds"].values()
+    turned = all(seed.get("angles", ANGLES) == ANGLES for seed in found)
+    return over_seeds(record, key) if turned else UNDEFINED
 
 
 def own_data(figures: dict[str, Any]) -> str:
@@ -80,28 +92,67 @@ def roto_speed(device: str) -> str:
     return roto_tables.speed(read_records(HERE / "roto_conv.jsonl"), device)
 
 
+def by_data(records: list[Record]) -> list[Record]:
+    """Those of one data set together, from the least accurate to the most."""
+
+    def place(record: Record) -> tuple[str, str, float]:
+        figures = record["figures"]
+        return own_data(figures), figures["recipe"].split("_")[0], figures["mean"]
+
+    return sorted(records, key=place)
+
+
 def results() -> str:
-    """What was trained from three seeds or more; single runs are in the page of their model."""
-    worst, same = f"at the worst of {ANGLES} angles", f"same answer at {ANGLES} angles"
-    headers = ["recipe", "test accuracy", worst, "same answer over the group", same, "seeds"]
-    claims = [r for _, r in sorted(latest().items()) if len(r["figures"]["seeds"]) >= SEEDS]
-    return markdown_table(headers, [row(record) for record in claims])
+    """What was trained from three seeds or more."""
+    headers = ["recipe", "weights", "test accuracy", "same answer over the group", "seeds"]
+    claims = [r for r in latest().values() if len(r["figures"]["seeds"]) >= SEEDS]
+    cells = (weights, partial(over_seeds, key="test_accuracy"), over_group, seeds)
+    rows = [[link(record), *(cell(record) for cell in cells)] for record in by_data(claims)]
+    return markdown_table(headers, rows)
+
+
+def all_results() -> str:
+    """Everything that was tested, however many seeds there were."""
+    headers = ["recipe", "weights", "validation", "test accuracy", "same answer over the group",
+               f"at the worst of {ANGLES} angles", f"same answer at {ANGLES} angles", "minutes",
+               "seeds"]  # fmt: skip
+    cells: list[Callable[[Record], str]] = [
+        weights,
+        partial(over_seeds, key="val_accuracy"),
+        partial(over_seeds, key="test_accuracy"),
+        over_group,
+        partial(at_angles, key="worst_angle"),
+        partial(at_angles, key="turn_agreement"),
+        minutes,
+        seeds,
+    ]
+    return markdown_table(
+        headers,
+        [
+            [link(record, "../"), *(cell(record) for cell in cells)]
+            for record in by_data(list(latest().values()))
+        ],
+    )
+
+
+def minutes(record: Record) -> str:
+    """Of training, for each seed."""
+    took = [seed["training_seconds"] / 60 for seed in record["figures"]["seeds"].values()]
+    return f"{sum(took) / len(took):.1f}"
 
 
 def flagship() -> str:
     """Every recipe of Turnwise ViT that was tested, with as many seeds as there were."""
     headers = ["recipe", "group", "weights", "test accuracy", "same answer over the group", "seeds"]
-    rows = []
-    for record in latest().values():
-        figures = record["figures"]
-        if "_turnwise_vit_" not in figures["recipe"]:
-            continue
-        group = read_recipe(HERE.parent / "recipes" / f"{figures['recipe']}.yaml").model.group
-        name, accuracy, _, same, _, seeds = row(record)
-        weights = next(iter(figures["seeds"].values()))["weights"]
-        link = name.replace("(recipes/", "(../recipes/")
-        rows.append([link, group, f"{weights:,}", accuracy, same, seeds])
+    tested = [r for r in latest().values() if "_turnwise_vit_" in r["figures"]["recipe"]]
+    cells = (group, weights, partial(over_seeds, key="test_accuracy"), over_group, seeds)
+    rows = [[link(record, "../"), *(cell(record) for cell in cells)] for record in by_data(tested)]
     return markdown_table(headers, rows) if rows else "None yet."
+
+
+def group(record: Record) -> str:
+    stem = record["figures"]["recipe"]
+    return read_recipe(HERE.parent / "recipes" / f"{stem}.yaml").model.group
 
 
 def flagship_trials() -> str:
@@ -142,6 +193,7 @@ def published_error(name: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "results": results,
+    "all_results": all_results,
     "flagship": flagship,
     "flagship_trials": flagship_trials,
     "all_angles": all_angles,

@@ -4,7 +4,7 @@ import pytest
 
 from turnwise.checks import InputError
 from turnwise.cli.model_words import PUBLISHED, RECIPE_WORDS, spelled_out
-from turnwise.models import model_options
+from turnwise.models import list_models, model_options
 from turnwise.training.recipe import make_recipe
 
 START = ["model.name=performer", "data.name=mnist"]
@@ -57,6 +57,22 @@ def test_hyphens_and_underscores(flag):
 def test_the_published_names(said, name, data):
     made = recipe(said, data)
     assert (made.model.name, made.data.name) == (name, data.lower())
+
+
+@pytest.mark.parametrize("model", list_models())
+def test_every_model_can_be_named(model):
+    spelled = spelled_out([model, "digits", "--output", "runs/first"])
+    assert spelled == [f"model.name={model}", "data.name=digits", "--output=runs/first"]
+
+
+def test_an_option_that_is_called_as_one_of_the_run_has_no_dashes(capsys):
+    """--output is the run's folder, output=map what an orbit gives."""
+    words = ["orbit_vit", "digits", "output=map", "--output", "runs/first"]
+    assert spelled_out(words)[2:] == ["model.output=map", "--output=runs/first"]
+    with pytest.raises(SystemExit):
+        spelled_out(["orbit_vit", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "mean the run's: output=VALUE (default: class)" in shown
 
 
 def test_the_published_command_line():

@@ -60,7 +60,8 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     given = vars(args)
     flags = [f"--{key.replace('_', '-')}={given[key]}" for key in RUN_FLAGS if given[key]]
     known = _recipe_keys(model)
-    options = [f"{known[key]}={given[key]}" for key in known if given[key] is not None]
+    said = (key for key in known if key not in RUN_FLAGS and given[key] is not None)
+    options = [f"{known[key]}={given[key]}" for key in said]
     settings = [_full_name(model, setting) for setting in (*args.settings, *rest)]
     return [f"model.name={model}", f"data.name={_known_data(args.dataset)}",
             *options, *settings, *flags]  # fmt: skip
@@ -132,9 +133,12 @@ def _parser(model: str) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("dataset", nargs="?", metavar="DATASET", help="see turnwise datasets")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="e.g. seed=1")
-    own = parser.add_argument_group(f"options of {model}")
+    taken = [f"{option}=VALUE {_shown(options[option])}" for option in RUN_FLAGS & options.keys()]
+    only = f"without dashes, which mean the run's: {', '.join(taken)}" if taken else None
+    own = parser.add_argument_group(f"options of {model}", only)
     for option, default in options.items():
-        _add(own, option, _shown(default))
+        if option not in RUN_FLAGS:
+            _add(own, option, _shown(default))
     if "redraw_interval" in options and "clipping_distance" not in options:
         own.add_argument("--no-projection", dest="kernel", action="store_const", const="softmax",
                          help="the same as --kernel softmax")  # fmt: skip

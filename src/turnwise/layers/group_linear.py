@@ -44,7 +44,9 @@ def sum_along_group(
 ) -> Float[Tensor, "*many row channel"]:
     """`along_group`, term by term: a compiler makes one elementwise kernel of it, no reduction."""
     terms = [matrix[:, g, None] * x[..., g, None, :] for g in range(matrix.shape[-1])]
-    return sum(terms[1:], start=terms[0]).to(x.dtype)
+    total = sum(terms[1:], start=terms[0])
+    # torch 2.11 compiles a Function that ends in a cast to the same type without its gradient
+    return total if total.dtype == x.dtype else total.to(x.dtype)
 
 
 class SumAlongGroup(torch.autograd.Function):
