@@ -6,8 +6,9 @@
 For each size WIDTH:TOKENS, compiled, in bfloat16 on a GPU: milliseconds of a training step
 (forward, backward, optimiser) and of inference, for the plain model and for the exact D4 model in
 both bases, and their ratio.  What is compiled is the block, once for all blocks of a model: whole
-models of twelve take minutes.  On a GPU a step is recorded as a CUDA graph and replayed.  Models
-take turns, so that a slow moment of the machine hits all.
+models of twelve take minutes.  Weights are float32 and cast in every call, as autocast does; the
+flagship's are also brought into its basis.  On a GPU a step is recorded as a CUDA graph and
+replayed.  Models take turns, so that a slow moment of the machine hits all.
 Records go to benchmarks/flagship_speed.jsonl.
 """
 
@@ -15,14 +16,13 @@ import argparse
 import math
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from meters import ready
+from meters import now, ready
 from torch import nn
 
 from turnwise.layers.group_transformer import GroupTransformerBlock
@@ -72,9 +72,9 @@ def models(args: argparse.Namespace, width: int, tokens: int) -> dict[str, nn.Mo
 
 def works(model: nn.Module, args: argparse.Namespace, size: int) -> dict[str, Callable[[], Any]]:
     """A training step and an inference, ready to be called; on a GPU recorded, to be replayed."""
-    if args.device == "cuda":
-        torch.compiler.reset()  # or what differs between models would become variable, and slower
     device = torch.device(args.device)
+    if device.type == "cuda":
+        torch.compiler.reset()  # or what differs between models would become variable, and slower
     model.to(device)
     images = torch.rand(args.batch, 3, size, size, device=device)
     labels = torch.randint(0, 1000, (args.batch,), device=device)
@@ -104,14 +104,10 @@ def works(model: nn.Module, args: argparse.Namespace, size: int) -> dict[str, Ca
     return {"step": ready(step, device), "inference": ready(infer, device)}
 
 
-def seconds(work: Callable[[], Any], device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
+def seconds(work: Callable[[], Any], device: torch.device) -> float:
+    start = now(device)
     work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return now(device) - start
 
 
 def measure(args: argparse.Namespace, width: int, tokens: int) -> dict[str, dict[str, float]]:
@@ -123,7 +119,7 @@ def measure(args: argparse.Namespace, width: int, tokens: int) -> dict[str, dict
         for _ in range(args.repeats):
             for name, work in rivals.items():
                 times = found.setdefault(name, {}).setdefault(kind, [])
-                times.append(seconds(work[kind], args.device))
+                times.append(seconds(work[kind], torch.device(args.device)))
     return {
         name: {kind: sorted(times)[len(times) // 2] for kind, times in kinds.items()}
         for name, kinds in found.items()

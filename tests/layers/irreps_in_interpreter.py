@@ -9,6 +9,7 @@ import json
 from functools import partial
 
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from turnwise.groups import PlanarGroup
 from turnwise.groups.representations import regular_basis
@@ -90,6 +91,35 @@ def block_errors():
     return {name: gap(*pair) for name, *pair in zip(names, *found[::-1], strict=True)}
 
 
+def onto_a_finer_stream():
+    """Irreps in bfloat16, as autocast makes them, onto a stream in float32: types and errors."""
+    torch.manual_seed(0)
+    basis = PoseBasis.of("D4", regular_basis("D4").matrix.float())
+    rows = [torch.randn(4, 5, 8, dtype=torch.bfloat16), torch.randn(2, 5, 2, 8).bfloat16()]
+    leaves = [x.requires_grad_() for x in (*rows, torch.randn(5, 8, 8))]
+    found = []
+    for backend in ("triton", "plain"):
+        out = from_irreps(irrep_blocks.Irreps(*leaves[:2]), basis, None, leaves[2], backend)
+        found.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    pairs = zip(*found, strict=True)
+    errors = [gap(right.float(), got.float()) for got, right in pairs]
+    return {"kinds": [str(x.dtype) for x in found[0]], "errors": errors}
+
+
+def graphs_of_several_sizes():
+    """How many graphs a compiler needs for five numbers of tokens that it was told may vary."""
+    basis = PoseBasis.of("D4", regular_basis("D4").matrix.float())
+    counter, norm = CompileCounter(), TokenNorm(8)
+    bias = torch.randn(8)
+    torch.compiler.reset()
+    work = torch.compile(ways, backend=counter, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for tokens in range(3, 8):
+            x = torch.randn(tokens, 8, 8)
+            work(x, bias, x, norm, basis, "triton")
+    return counter.frame_count
+
+
 if __name__ == "__main__":
     from turnwise.layers import triton_irrep_launch
 
@@ -99,4 +129,5 @@ if __name__ == "__main__":
         case: errors(*values, compiled if "compiled" in case else ways)
         for case, values in CASES.items()
     }
-    print(json.dumps({"cases": cases, "block": block_errors()}))
+    found = {"cases": cases, "block": block_errors(), "finer stream": onto_a_finer_stream()}
+    print(json.dumps(found | {"graphs": graphs_of_several_sizes()}))

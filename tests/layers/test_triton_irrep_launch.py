@@ -23,3 +23,15 @@ def test_a_whole_block_by_kernels(irrep_run):
     assert len(errors) == 16
     for tensor, error in errors.items():
         assert error < 5e-6, tensor
+
+
+def test_a_stream_is_as_fine_as_it_was(irrep_run):
+    """Rounded by autocast is what is added to it, and the gradient of that, not the stream."""
+    found = irrep_run["finer stream"]
+    half, single = "torch.bfloat16", "torch.float32"
+    assert found["kinds"] == [single, half, half, single]
+    assert max(found["errors"]) < 1e-2
+
+
+def test_one_graph_serves_all_numbers_of_tokens(irrep_run):
+    assert irrep_run["graphs"] == 1

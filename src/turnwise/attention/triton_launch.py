@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from turnwise.attention import triton_backward, triton_forward, triton_poses, triton_sources
+from turnwise.attention.triton_device import on_its_device
 
 TILE = 32  # tokens
 WORKSPACE = 2**27  # bytes that the shares of the places' gradient may take at once
@@ -160,6 +161,7 @@ def _empty(shape: Shape, images: int, count: int, like: Tensor, frames: bool = T
 
 
 @torch.library.custom_op("turnwise::attend_in_tiles", mutates_args=())
+@on_its_device
 def attend_in_tiles(
     query: Tensor, key: Tensor, value: Tensor, place: Tensor, pose: Tensor, seed: Tensor,
     steps: Tensor, relations: Tensor, table: list[int], drops: int, sizes: list[int],
@@ -197,6 +199,7 @@ def _(query, key, value, place, pose, seed, steps, relations, table, drops, size
 
 
 @torch.library.custom_op("turnwise::attend_in_tiles_backward", mutates_args=())
+@on_its_device
 def attend_in_tiles_backward(
     grad: Tensor, output: Tensor, peak: Tensor, total: Tensor, query: Tensor, key: Tensor,
     value: Tensor, place: Tensor, pose: Tensor, seed: Tensor, steps: Tensor, relations: Tensor,

@@ -7,12 +7,13 @@ import torch
 import triton
 from torch import Tensor
 
+from turnwise.attention.triton_device import on_its_device
 from turnwise.groups.representations import regular_basis
 from turnwise.layers import triton_irreps as kernels
 from turnwise.layers import triton_norm
 
 SIZE, WARPS = 256, 2  # channels and warps of a program: four numbers a thread, in one load
-SHARES = 1024  # programs that sum the gradients of a norm's weight and bias
+SHARES = 4096  # programs that sum the gradients of a norm's weight and bias
 
 
 @cache
@@ -45,9 +46,12 @@ def programs(entries: int) -> tuple[int]:
 
 
 @torch.library.custom_op("turnwise::poses_to_irreps", mutates_args=())
-def poses_to_irreps(x: Tensor, group: str) -> tuple[Tensor, Tensor]:
-    """(token, group, channel) -> numbers, planes."""
-    numbers, planes = _empty_rows(x, group)
+@on_its_device
+def poses_to_irreps(
+    x: Tensor, group: str, kind: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """(token, group, channel) -> numbers, planes, in the precision `kind` or that of x."""
+    numbers, planes = _empty_rows(x, group, kind)
     if entries := len(x) * x.shape[-1]:
         kernels.to_rows[programs(entries)](
             x, numbers, planes, entries, **of_channels(group, x.shape[-1])
@@ -57,16 +61,20 @@ def poses_to_irreps(x: Tensor, group: str) -> tuple[Tensor, Tensor]:
 
 @poses_to_irreps.register_fake
 def _empty_rows(x: Tensor, group: str, kind: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """Only sizes are asked of the basis: a compiler's tensors cannot meet those of its matrix."""
+    """Only sizes are asked of the basis: a compiler's tensors cannot meet those of its matrix.
+
+    Sizes of x by its shape, which may be variable, and not by len, which makes it a number.
+    """
     numbers = regular_basis(group).blocks[0].count
     planes = (x.shape[1] - numbers) // 2
     return (
-        x.new_empty((numbers, len(x), x.shape[-1]), dtype=kind),
-        x.new_empty((planes, len(x), 2, x.shape[-1]), dtype=kind),
+        x.new_empty((numbers, x.shape[0], x.shape[-1]), dtype=kind),
+        x.new_empty((planes, x.shape[0], 2, x.shape[-1]), dtype=kind),
     )
 
 
 @torch.library.custom_op("turnwise::irreps_to_poses", mutates_args=())
+@on_its_device
 def irreps_to_poses(
     numbers: Tensor, planes: Tensor, bias: Tensor | None, stream: Tensor | None, group: str
 ) -> Tensor:
@@ -92,6 +100,7 @@ def _empty_poses(
 
 
 @torch.library.custom_op("turnwise::gelu_in_irreps", mutates_args=())
+@on_its_device
 def gelu_in_irreps(
     numbers: Tensor, planes: Tensor, bias: Tensor, group: str
 ) -> tuple[Tensor, Tensor]:
@@ -104,6 +113,7 @@ def gelu_in_irreps(
 
 
 @torch.library.custom_op("turnwise::gelu_in_irreps_backward", mutates_args=())
+@on_its_device
 def gelu_in_irreps_backward(
     numbers: Tensor, planes: Tensor, bias: Tensor, d_numbers: Tensor, d_planes: Tensor, group: str
 ) -> tuple[Tensor, Tensor]:
@@ -123,6 +133,7 @@ def _like_rows(numbers: Tensor, planes: Tensor, *rest: Any) -> tuple[Tensor, Ten
 
 
 @torch.library.custom_op("turnwise::norm_to_irreps", mutates_args=())
+@on_its_device
 def norm_to_irreps(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float, kind: torch.dtype, group: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -138,11 +149,12 @@ def norm_to_irreps(
 def _empty_normed(
     x: Tensor, weight: Tensor, bias: Tensor, eps: float, kind: torch.dtype, group: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    of_token = x.new_empty(len(x), dtype=torch.float32), x.new_empty(len(x), dtype=torch.float32)
-    return *_empty_rows(x, group, kind), *of_token
+    mean, scale = (x.new_empty(x.shape[0], dtype=torch.float32) for _ in range(2))
+    return *_empty_rows(x, group, kind), mean, scale
 
 
 @torch.library.custom_op("turnwise::norm_to_irreps_backward", mutates_args=())
+@on_its_device
 def norm_to_irreps_backward(
     x: Tensor, weight: Tensor, means: Tensor, scales: Tensor, d_numbers: Tensor, d_planes: Tensor,
     group: str,
@@ -163,8 +175,9 @@ def _like_norm(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty((2, x.shape[-1]), dtype=torch.float32)
 
 
-def _remember_group(ctx: Any, inputs: tuple[Tensor, str], output: Any) -> None:
-    ctx.group = inputs[1]
+def _remember_group(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, ctx.group, _ = inputs
+    ctx.kind = x.dtype
 
 
 def _remember_kinds(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -184,16 +197,16 @@ def _remember_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.save_for_backward(x, weight, *output[2:])
 
 
-def _to_rows_back(ctx: Any, d_numbers: Tensor, d_planes: Tensor) -> tuple[Tensor, None]:
+def _to_rows_back(ctx: Any, d_numbers: Tensor, d_planes: Tensor) -> tuple[Tensor, None, None]:
     grads = d_numbers.contiguous(), d_planes.contiguous()
-    return irreps_to_poses(*grads, None, None, ctx.group), None
+    return irreps_to_poses(*grads, None, None, ctx.group).to(ctx.kind), None, None
 
 
 def _to_poses_back(
     ctx: Any, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, None]:
     kind, of_bias = ctx.kinds
-    numbers, planes = poses_to_irreps(grad.to(kind).contiguous(), ctx.group)
+    numbers, planes = poses_to_irreps(grad.contiguous(), ctx.group, kind)
     d_bias = None if of_bias is None else _of_bias(numbers, grad.shape[1]).to(of_bias)
     return numbers, planes, d_bias, grad if ctx.onto_stream else None, None
 

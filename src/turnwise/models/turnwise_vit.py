@@ -160,6 +160,8 @@ class EquivariantVisionTransformer(nn.Module):
             maps = self.halve(maps) if number else maps
             rows, cols = maps.shape[2:]
             tokens = maps_to_tokens(maps, self.group.order)
+            # by token, as the blocks read them, and not rounded between blocks by autocast
+            tokens = tokens.to(self.norm.weight.dtype).contiguous()
             for block in stage:  # type: ignore[attr-defined]
                 tokens = block(tokens, rows, cols)
             maps = tokens_to_maps(tokens, rows, cols)

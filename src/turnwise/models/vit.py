@@ -77,7 +77,8 @@ class VisionTransformer(nn.Module):
             f"the model takes pictures of shape {expected} (channel, row, col), "
             f"got {tuple(images.shape[1:])}.",
         )
-        return self.norm(self.blocks(self.patches(images) + self.position))
+        tokens = self.patches(images) + self.position
+        return self.norm(self.blocks(tokens.contiguous()))  # by token, as all that follows reads
 
     def forward_head(
         self, features: Float[Tensor, "batch token width"]
