@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,26 @@ def test_an_old_file_is_replaced(tmp_path):
     (tmp_path / "file").write_bytes(b"a longer text")
     write_whole(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_whole(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_file_is_written_to_and_stays(tmp_path):
+    """As /dev/null, which a user with all rights could replace."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, b"text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
+    assert everything_in(tmp_path) == ["pipe"]
+    assert pipe.is_fifo()
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,8 @@ def write_whole(path: Path, content: bytes) -> None:
         with beside.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())  # a full disk may say so only now
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                os.fsync(file.fileno())  # a full disk may say so only now
 
     fill_whole(path, write)
 
@@ -45,8 +47,13 @@ def sayable(value: Any) -> Any:
 def fill_whole(path: Path, fill: Callable[[Path], None], cure: str = ANOTHER_OUTPUT) -> None:
     """Let `fill` write a temporary file beside `path`, which then takes its name in one step.
 
-    `cure` says what the user can do where that place cannot be written.
+    A link is followed, and what is no file (a pipe, /dev/null) is written to, not replaced.  `cure`
+    says what the user can do where that place cannot be written.
     """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file() and not path.is_dir():
+        fill(path)
+        return
     beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     missing = [folder for folder in path.parents if not folder.exists()]
     try:

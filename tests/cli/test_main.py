@@ -1,9 +1,11 @@
 """Exit codes, one line for what the user got wrong, settings in any place, and a quick --help."""
 
+import io
 import subprocess
 import sys
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -117,10 +119,32 @@ def test_what_the_user_got_wrong_is_one_line(groups_raises, refused):
     )
 
 
-def test_what_we_got_wrong_is_not_hidden(groups_raises):
+def test_what_we_got_wrong_is_not_hidden(groups_raises, turnwise):
+    """And its status is not 1, which says that a model does not hold."""
     groups_raises(ZeroDivisionError())
-    with pytest.raises(ZeroDivisionError):
-        main(["groups"])
+    status, said, complained = turnwise("groups")
+    assert (status, said) == (70, "")
+    assert "Traceback" in complained and "ZeroDivisionError" in complained
+    assert complained.endswith("turnwise groups: this is a fault of turnwise; please report it.\n")
+
+
+def test_interrupted_before_the_words_are_understood(monkeypatch, turnwise):
+    monkeypatch.setattr("turnwise.cli.main.parse", Mock(side_effect=KeyboardInterrupt))
+    assert turnwise("train", "vit", "digits")[0] == 130
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_closed_streams_are_as_good_as_others(monkeypatch, stream):
+    monkeypatch.setattr(sys, stream, None)
+    assert main(["groups"]) == 0
+    getattr(sys, stream).close()
+
+
+def test_nobody_listens_to_an_error(groups_raises, monkeypatch):
+    groups_raises(KeyboardInterrupt())
+    gone = Mock(spec=io.StringIO, write=Mock(side_effect=BrokenPipeError))
+    monkeypatch.setattr(sys, "stderr", gone)
+    assert main(["groups"]) == 130
 
 
 def test_interrupted(groups_raises, turnwise):
@@ -128,12 +152,12 @@ def test_interrupted(groups_raises, turnwise):
     assert turnwise("groups") == (130, "", "turnwise groups: interrupted\n")
 
 
-def test_a_reader_that_has_left_is_no_error(groups_raises, monkeypatch, tmp_path):
+def test_a_reader_that_has_left_is_not_told_more(groups_raises, monkeypatch, tmp_path):
     """As in `turnwise groups | head -1`; what is printed later goes nowhere."""
     groups_raises(BrokenPipeError())
     with (tmp_path / "out").open("w") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        assert main(["groups"]) == 0
+        assert main(["groups"]) == 141  # as of a program that SIGPIPE ends; 0 would be an answer
         print("later", file=out, flush=True)
     assert (tmp_path / "out").read_text() == ""
 

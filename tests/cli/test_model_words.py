@@ -75,6 +75,11 @@ def test_an_option_that_is_called_as_one_of_the_run_has_no_dashes(capsys):
     assert "mean the run's: output=VALUE (default: class)" in shown
 
 
+@pytest.mark.parametrize("name", ["folder:shapes #2", "folder:a=b", "folder:Größen: alle"])
+def test_a_folder_may_be_called_anything(name):
+    assert recipe("vit", name).data.name == name
+
+
 def test_the_published_command_line():
     """All options of the original on one line."""
     made = recipe(

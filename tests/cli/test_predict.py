@@ -126,6 +126,26 @@ def test_a_truncated_picture(refused, run, pictures):
     assert "a.png cannot be read" in refused("predict", run, broken)
 
 
+def test_hidden_files_in_a_folder_are_left_out(turnwise, run, pictures):
+    """What macOS leaves beside pictures is called so, too; by its own name it is still read."""
+    folder, images = pictures
+    (folder / ".cache").mkdir()
+    for name in ("._a.png", "below/._c.tif", ".cache/x.png"):
+        (folder / name).write_bytes(b"no picture")
+    status, said, _ = turnwise("predict", run, folder)
+    assert status == 0
+    assert [row["picture"] for row in table(said)] == sorted(str(folder / name) for name in images)
+
+
+def test_a_hidden_file_by_its_own_name(turnwise, refused, run, pictures):
+    hidden = pictures[0] / "a.png"
+    hidden = hidden.rename(hidden.with_name(".a.png"))
+    (row,) = table(turnwise("predict", run, hidden)[1])
+    assert row["picture"] == str(hidden)
+    hidden.write_bytes(b"no picture")
+    assert ".a.png cannot be read" in refused("predict", run, hidden)
+
+
 def test_a_folder_without_pictures(refused, run, empty_place):
     (empty_place / "bare").mkdir()
     (empty_place / "bare" / "notes.txt").touch()

@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from turnwise.checks import InputError
-from turnwise.data.downloads import fetch, md5_of, obtain
+from turnwise.data import downloads
+from turnwise.data.downloads import _alone, fetch, md5_of, obtain
 from turnwise.data.entries import Download
 from turnwise.data.storage import Shelves
 
 CONTENT = bytes(range(256)) * 4000
+PATIENCE = 20  # seconds
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
@@ -153,6 +155,50 @@ def test_those_who_waited_find_the_file(offer, server, tmp_path):
         paths = set(several.map(lambda _: fetch(offer("/ranges"), tmp_path), range(4)))
     assert [path.name for path in paths] == ["file.bin"]
     assert [path.name for path in (tmp_path / "set").iterdir()] == ["file.bin"]
+
+
+def test_who_waited_for_a_lock_that_is_gone_waits_again(tmp_path, monkeypatch):
+    """A fails while B waits, and C comes before B goes on: C is alone, and B is next."""
+    path, flock, inside = tmp_path / "file.bin", downloads.fcntl.flock, []
+    b_waits, c_is_inside, b_went_on = (threading.Event() for _ in range(3))
+
+    def watched(lock, how):
+        if threading.current_thread() is not b:
+            return flock(lock, how)
+        if c_is_inside.is_set():
+            b_went_on.set()  # it tries again
+        b_waits.set()
+        flock(lock, how)
+        assert c_is_inside.wait(PATIENCE)
+        return None
+
+    def come():
+        with _alone(path):
+            inside.append("B")
+            b_went_on.set()
+
+    b = threading.Thread(target=come, daemon=True)
+    monkeypatch.setattr(downloads.fcntl, "flock", watched)
+    with pytest.raises(InputError, match="A fails"), _alone(path):
+        b.start()
+        assert b_waits.wait(PATIENCE)
+        raise InputError("A fails")
+    with _alone(path):
+        c_is_inside.set()
+        assert b_went_on.wait(PATIENCE)
+        assert inside == []
+    b.join(PATIENCE)
+    assert inside == ["B"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks(offer, tmp_path, monkeypatch):
+    def refuse(lock, how):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(downloads.fcntl, "flock", refuse)
+    with pytest.raises(InputError, match=r"cannot write .*file\.bin: no locks available; .*CACHE"):
+        fetch(offer("/ranges"), tmp_path)
 
 
 def test_only_what_is_missing_is_fetched(offer, server, tmp_path):

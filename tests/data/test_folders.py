@@ -153,6 +153,48 @@ def test_a_class_may_be_called_train(tmp_path, write_folder):
     assert data.classes == ("bus", "train")
 
 
+@pytest.mark.parametrize("word", ["test", "Train", "valid", "dev"])
+def test_one_word_of_a_split_may_be_a_class(tmp_path, write_folder, word):
+    """As `valid` beside `invalid`: only two such words mean a split."""
+    data = read(write_folder(tmp_path / "own", {"other": 3, word: 3}))
+    assert set(data.classes) == {"other", word}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "Train Test", "train Test", "TRAIN test val", "Training Testing", "train test masks",
+        "train dev test", "train val masks", "test val", "train valid Test extra", "dev train",
+    ],
+)  # fmt: skip
+def test_what_is_nearly_a_split_is_refused(tmp_path, write_folder, names):
+    """Taken as classes, the test pictures would be trained on."""
+    for name in names.split():
+        write_folder(tmp_path / "own" / name, {"a": 3, "b": 3})
+    with pytest.raises(InputError, match=r"own has '.* and '.*, which is no split; call its part"):
+        read(tmp_path / "own")
+
+
+def test_the_folder_that_stands_beside_a_split_is_named(tmp_path, write_folder):
+    for name in ("train", "test", "masks"):
+        write_folder(tmp_path / "own" / name, {"a": 3, "b": 3})
+    with pytest.raises(InputError, match=r"'train' and 'test' beside 'masks', .* move all else"):
+        read(tmp_path / "own")
+
+
+def test_two_folders_of_validation_pictures(divided, write_folder):
+    write_folder(divided / "validation", {"a": 4, "b": 4})
+    message = "has 2 folders of validation pictures, val and validation, and must have one or none"
+    with pytest.raises(InputError, match=message):
+        read(divided)
+
+
+def test_the_home_of_nobody():
+    message = r"^the folder '~nobody-of-this-name/x' begins with a home .*; write the whole path\.$"
+    with pytest.raises(InputError, match=message):
+        read("~nobody-of-this-name/x")
+
+
 def test_folders_that_cannot_be_used(tmp_path, write_folder):
     with pytest.raises(InputError, match=r"there is no folder .*own'; write folder: and a folder"):
         read(tmp_path / "own")

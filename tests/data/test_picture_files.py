@@ -1,5 +1,7 @@
 """Pictures from files of every kind, read as the eye sees them."""
 
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -104,6 +106,18 @@ def test_a_damaged_picture_is_named(tmp_path, rng, share, suffix):
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(InputError, match=rf"picture .*x{suffix} cannot be read .*remove it or rep"):
         read_picture(path)
+
+
+def test_a_photograph_with_damaged_notes_is_named(tmp_path):
+    """Text where its rows are told, which Pillow trips over as it turns the picture."""
+    rows = struct.pack("<HHI4s", 257, 2, 2, b"x")
+    sideways = struct.pack("<HHII", 274, 3, 1, 6)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + rows + sideways + bytes(4)
+    Image.new("L", (4, 4)).save(tmp_path / "x.jpg", exif=exif)
+    with pytest.raises(
+        InputError, match=r"picture .*x\.jpg cannot be read \(.+\); remove it or rep"
+    ):
+        read_picture(tmp_path / "x.jpg")
 
 
 def test_other_formats_are_not_opened(tmp_path):

@@ -40,6 +40,23 @@ def test_a_folder_that_is_not_there(monkeypatch, tmp_path):
         shelves()
 
 
+@pytest.mark.parametrize("variable", ["TURNWISE_CACHE", "TURNWISE_DATA"])
+def test_the_home_of_nobody(monkeypatch, variable):
+    monkeypatch.setenv(variable, "~nobody-of-this-name/x")
+    message = rf"^{variable} = ~nobody-of-this-name/x begins with a home .* write the whole path\.$"
+    with pytest.raises(InputError, match=message):
+        shelves()
+
+
+def test_the_home_of_nobody_as_an_argument_or_as_the_shared_cache(monkeypatch):
+    with pytest.raises(InputError, match=r"^data_dir = ~nobody-of-this-name begins with a home"):
+        shelves("~nobody-of-this-name")
+    monkeypatch.delenv("TURNWISE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~nobody-of-this-name")
+    with pytest.raises(InputError, match=r"^the cache folder ~nobody-of-this-name begins with"):
+        shelves()
+
+
 def test_files_are_found_together_in_the_first_folder_that_has_all(tmp_path):
     first, second = tmp_path / "1", tmp_path / "2"
     for folder, names in ((first, "a"), (second, "ab")):

@@ -96,6 +96,18 @@ def test_pictures_that_may_have_been_trained_on_are_refused(run, data_dir):
     assert not result_folder(run, "rotmnist").exists()
 
 
+def test_its_own_test_pictures_are_refused(run, data_dir):
+    """They would be looked at again without being counted."""
+    with pytest.raises(InputError, match=r"mnist has the test pictures of .* leave --data out"):
+        examine_elsewhere(run, "mnist", data_dir=data_dir)
+
+
+def test_folders_of_one_name_do_not_meet(tmp_path):
+    places = [result_folder("run", f"folder:{tmp_path / path}") for path in ("a/x", "b/x", "a_x")]
+    assert len({str(place) for place in places}) == 3
+    assert all(place.parent.name == "elsewhere" for place in places)
+
+
 def test_other_classes_are_refused(run, data_dir):
     shutil.copytree(data_dir / "mnist", data_dir / "fashionmnist", dirs_exist_ok=True)
     with pytest.raises(InputError, match=r"fashionmnist has the classes T-shirt/top, .* of mnist,"):

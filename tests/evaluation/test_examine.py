@@ -14,7 +14,7 @@ from turnwise.evaluation import examine, examine_run, read_examination
 from turnwise.evaluation.predictions import predict_probabilities
 from turnwise.files import sayable
 from turnwise.groups import PlanarGroup
-from turnwise.models import load, orbit
+from turnwise.models import load, orbit, save
 from turnwise.training.recipe import make_recipe
 from turnwise.training.run import train
 
@@ -165,6 +165,25 @@ def test_examinations_are_kept_and_counted(run):
     assert second["times_examined"] == 2
     assert read_examination(run) == sayable(second)
     assert json.dumps({**second, "times_examined": 1}) == json.dumps(first)
+
+
+def test_figures_of_other_weights_are_not_shown_but_counted(run):
+    """A run that was resumed since; the split has been looked at all the same."""
+    examine_run(run)
+    model = load(run)
+    with torch.no_grad():
+        next(model.parameters()).add_(1)
+    save(model, run / "model", classes=model.classes)
+    assert read_examination(run) is None
+    assert examine_run(run)["times_examined"] == 2
+
+
+def test_figures_without_a_hash_are_believed(run):
+    """As earlier versions kept them."""
+    figures = examine_run(run)
+    del figures["weights_sha256"]
+    (run / "test.json").write_text(json.dumps(sayable(figures)))
+    assert read_examination(run) == sayable(figures)
 
 
 @pytest.mark.parametrize("content", ["", "{", "3", "[]", "{}", "null", '{"times_examined": 1}'])

@@ -69,13 +69,19 @@ def test_rows_with_different_columns_make_one_table(run, tmp_path):
     assert (found["reason"], found["test_accuracy"]) == ("", "0.5")
 
 
-@pytest.mark.parametrize("content", [None, "", "epoch\n1", "epoch,val_loss,val_accuracy\n0,x,y"])
+@pytest.mark.parametrize("content", ["", "epoch\n1", "epoch,val_loss,val_accuracy\n0,x,y"])
 def test_metrics_that_tell_nothing(run, content):
-    (run / "metrics.csv").unlink()
-    if content is not None:
-        (run / "metrics.csv").write_text(content)
+    (run / "metrics.csv").write_text(content)
     with pytest.raises(InputError, match=r"metrics\.csv does not tell how the run was selected"):
         run_row(run, RESULT)
+
+
+def test_what_was_not_trained_has_no_figures_of_validation(run):
+    """As an orbit around a run."""
+    (run / "metrics.csv").unlink()
+    row = run_row(run, RESULT)
+    assert "val_accuracy" not in row
+    assert row["test_accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("part", ["angles", "scores", "data"])

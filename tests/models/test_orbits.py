@@ -141,6 +141,19 @@ def test_unknown_words():
         orbit(lopsided(), "C4", chunk=-1)
 
 
+@pytest.mark.parametrize("level", [float("nan"), -0.1, 1.5, float("inf"), 255.0])
+def test_a_background_that_is_no_level(level):
+    with pytest.raises(InputError, match=rf"background = {level} must be from 0, black, to 1"):
+        orbit(lopsided(), "C4", background=level)
+    with pytest.raises(InputError, match=rf"background = {level} must be"):
+        create_model("orbit_vit", group="C8", background=level, **SMALL)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5, 1.0])
+def test_a_background_from_black_to_white(level):
+    assert orbit(lopsided(), "C8", background=level).plan.background == level
+
+
 def test_preprocessing_is_that_of_the_model_inside():
     model = create_model("orbit_vit", **SMALL)
     images = torch.rand(2, 1, 8, 8)

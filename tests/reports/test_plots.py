@@ -67,6 +67,17 @@ def test_the_legend_is_outside_the_data():
     assert not legend.get_window_extent().overlaps(figure.axes[0].get_window_extent())
 
 
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend():
+    """Matplotlib hides such labels; a space without width stands before them."""
+    rows = [{"epoch": 0, "train_loss": 1.0, "val_accuracy": 0.5}]
+    for figure in (
+        accuracy_against_angle({"_baseline": CURVES["plain"], "gsa": CURVES["gsa"]}, []),
+        training_curves({"_baseline": rows, "gsa": rows}),
+    ):
+        shown = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert [name.lstrip("\u200b") for name in shown] == ["_baseline", "gsa"]
+
+
 def test_training_curves_skip_what_was_not_measured():
     """CSV loggers write training and validation in separate rows, with empty cells between."""
     rows = [

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from turnwise.checks import InputError
+from turnwise.models import load
 from turnwise.training.callbacks import (
     AveragedWeights,
     EpochTable,
@@ -51,6 +52,17 @@ def test_weights_are_averaged_every_few_steps_with_the_share_of_them_all():
         average.on_train_batch_end(trainer(global_step=step), module, None, None, 0)
     kept = average._average_model.module.layer.weight.item()
     assert kept == pytest.approx(4 * 0.9**4 + 8 * (1 - 0.9**4))
+
+
+def test_fewer_steps_than_an_update_takes_are_kept_all_the_same(tmp_path, quick):
+    """Three steps in all: without an update the first weights would be what was trained."""
+    few = ("optimisation.ema=0.9", "trainer.max_epochs=1", "optimisation.batch_size=2000")
+    models = [
+        load(train(quick(*few, f"optimisation.learning_rate={rate}"), tmp_path / f"{rate}"))
+        for rate in (0.001, 0.1)
+    ]
+    one, other = (torch.cat([p.flatten() for p in model.parameters()]) for model in models)
+    assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.99, 0.998, 0.9998])

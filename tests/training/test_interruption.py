@@ -12,7 +12,7 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 
 from turnwise.training import run as training
-from turnwise.training.interruption import interruptible
+from turnwise.training.interruption import StopBetweenBatches, interruptible
 from turnwise.training.trainer import make_trainer, quiet
 
 
@@ -133,6 +133,20 @@ def test_of_two_processes_none_is_left(tmp_path, quick):
             process.kill()
     assert process.returncode == 130, said
     assert "turnwise train: interrupted" in said
+
+
+@pytest.mark.parametrize("stream", [None, "closed", "unread"])
+def test_nobody_hears_that_it_will_stop(monkeypatch, tmp_path, stream):
+    """What reads stderr may have ended by the same Ctrl-C; that is no error."""
+    stop = StopBetweenBatches()
+    ends = os.pipe()
+    os.close(ends[0])
+    with os.fdopen(ends[1], "w") as unread, (tmp_path / "log").open("w") as closed:
+        closed.close()
+        given = {"closed": closed, "unread": unread}.get(stream)
+        monkeypatch.setattr(sys, "__stderr__", given)
+        stop.ask()
+    assert stop.asked
 
 
 def test_other_exits_stay_what_they_are(trainer):

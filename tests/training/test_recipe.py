@@ -95,6 +95,8 @@ def test_a_missing_part_is_named():
         ("model: [", "is not YAML"),
         ("- a\n- b", "a recipe has the parts model, data"),
         (yaml.safe_dump({**SMALL, "sed": 1}), r"bad\.yaml: unknown recipe key 'sed'"),
+        ("seed: 1\ndata: {name: digits}\nseed: 2", r"bad\.yaml has 'seed' twice in one part"),
+        ("model: {name: vit, width: 8, width: 9}", r"has 'width' twice in one part; leave one"),
         (None, r"cannot read the recipe .*: no such file or directory\."),
     ],
 )

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import lightning
 import pytest
@@ -19,15 +20,18 @@ from PIL import Image
 import turnwise
 from turnwise.checks import InputError
 from turnwise.models import create_model, save
+from turnwise.training import run as runs
 from turnwise.training.recipe import make_recipe, read_recipe
 from turnwise.training.run import (
     build_model,
+    claim_folder,
     load_recipe_data,
     load_run_data,
     next_folder,
     train,
 )
 
+ONE_VALUE = "Expected more than 1 value per channel when training, got input size [1, 8, 1, 1]"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # two runs side by side on two cores
 
 
@@ -128,6 +132,45 @@ def test_folders_are_numbered(tmp_path):
     (tmp_path / "x" / "version_0").mkdir(parents=True)
     (tmp_path / "x" / "version_11").mkdir()
     assert next_folder(tmp_path / "x").name == "version_12"
+
+
+def test_two_runs_never_get_the_same_folder(tmp_path, monkeypatch):
+    """Both look before either makes its folder: the second takes the next."""
+    first, second = (tmp_path / f"version_{number}" for number in range(2))
+    monkeypatch.setattr(runs, "next_folder", Mock(side_effect=[first, first, second]))
+    assert claim_folder(tmp_path, numbered=True) == first
+    assert claim_folder(tmp_path, numbered=True) == second
+
+
+def test_numbered_runs(tmp_path, quick):
+    recipe = quick("trainer.max_epochs=1")
+    made = [train(recipe, tmp_path / "logs" / "x", numbered=True) for _ in range(2)]
+    assert [path.name for path in made] == ["version_0", "version_1"]
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, quick):
+    with pytest.raises(InputError, match="no folder"):
+        train(quick("data.name=folder:nowhere"), tmp_path / "logs" / "x", numbered=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fewer_epochs_than_were_trained_are_one_line(tmp_path, quick):
+    run = train(quick("trainer.max_epochs=4"), tmp_path / "run")
+    with pytest.raises(InputError, match="max_epochs"):
+        train(quick("trainer.max_epochs=1"), run, resume=True)
+    assert (run / "model").is_dir()
+
+
+def test_a_batch_of_one_and_batch_norm_are_one_line(tmp_path, quick):
+    recipe = make_recipe(
+        {"model": {"name": "small_alexnet"}, "data": {"name": "digits", "fraction": 0.01}},
+        ["optimisation.batch_size=1", "trainer.max_epochs=1", "trainer.accelerator=cpu"],
+    )
+    with (
+        patch.object(lightning.Trainer, "fit", side_effect=ValueError(ONE_VALUE)),
+        pytest.raises(InputError, match=r"another optimisation\.batch_size"),
+    ):
+        train(recipe, tmp_path / "run")
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path, quick):
@@ -231,9 +274,7 @@ def test_an_interruption_keeps_what_can_be_resumed(tmp_path, recipe_file):
     assert len(rows(run)) == 4
 
 
-@pytest.mark.parametrize(
-    ("precision", "quick_products"), [("bf16-mixed", True), ("32-true", False)]
-)
+@pytest.mark.parametrize(("precision", "rounded"), [("bf16-mixed", True), ("32-true", False)])
 def test_only_half_precision_is_trained_with_rounded_products(
     tmp_path, quick, monkeypatch, precision, rounded
 ):

@@ -107,11 +107,12 @@ def _report(certificate: "Certificate", images: "Tensor", output: Path | None) -
     from turnwise.reports.certificate_tables import describe
     from turnwise.reports.page import write_page
 
-    print(describe(certificate))
-    if output is not None:
+    if output is not None:  # before anything is said: who listens may be gone
         html = certificate_page(certificate, images)
         write_json(output, certificate.plain())
         write_page(output.with_suffix(".html"), html)
+    print(describe(certificate))
+    if output is not None:
         print(f"a page for people: open {output.with_suffix('.html')} in a browser")
         print(f"written to {output}")
 

@@ -8,7 +8,10 @@ import argparse
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from turnwise import __version__
 from turnwise.checks import InputError
@@ -80,34 +83,50 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; what the user got wrong becomes one line, never a traceback."""
+    """Run one command; what the user got wrong becomes one line, never a traceback.
+
+    0: done; 1: the answer is no; 2: bad input; 130: interrupted; 141: nobody read what was said;
+    70: a fault of ours.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever called
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+    command = "train"  # the only one whose words are looked at so early that they can be wrong
     try:
         args = parse(argv)
-    except InputError as error:  # in the words after `train`, the only ones looked at so early
-        print(f"turnwise train: {error}", file=sys.stderr)
-        return 2
+        command = args.command
+        _prepare()
+        status = int(args.perform(args))
+        sys.stdout.flush()
+        return status
+    except InputError as error:
+        return _say(command, str(error), 2)
+    except KeyboardInterrupt:
+        return _say(command, "interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if _is_out_of_memory(error):
+            return _say(command, "out of memory; take fewer or smaller.", 2)
+        with suppress(OSError):
+            traceback.print_exc()
+        return _say(command, "this is a fault of turnwise; please report it.", 70)
+
+
+def _prepare() -> None:
     # OpenMP threads spin for about a millisecond before they sleep; where another program wants the
     # same cores they starve each other, and two demos at once took many times twice as long
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ° or ≤ shows a question mark
-    try:
-        return int(args.perform(args))
-    except InputError as error:
-        print(f"turnwise {args.command}: {error}", file=sys.stderr)
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        print(f"turnwise {args.command}: out of memory; take fewer or smaller.", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"turnwise {args.command}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def _say(command: str, line: str, status: int) -> int:
+    with suppress(OSError):  # who would read it may be gone
+        print(f"turnwise {command}: {line}", file=sys.stderr)
+    return status
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

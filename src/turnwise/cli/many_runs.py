@@ -17,7 +17,7 @@ def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace],
     `examine` is told of one run as if it alone had been asked for.
     """
     from turnwise.evaluation.run_table import failed_row, run_row, runs_below, write_run_table
-    from turnwise.reports.tables import format_percent, text_table
+    from turnwise.reports.tables import UNDEFINED, format_percent, text_table
 
     rows, lines = [], []
     for run in runs_below(args.run):
@@ -28,9 +28,9 @@ def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace],
             rows.append(failed_row(run, str(error)))
             continue
         rows.append(row)
-        shares = (row[key] for key in ("val_accuracy", "test_accuracy"))
-        lines.append([str(run), row["model.name"], row["test_data"],
-                      *(format_percent(share, digits=2) for share in shares)])  # fmt: skip
+        shares = (row.get(key) for key in ("val_accuracy", "test_accuracy"))
+        said = (UNDEFINED if s is None else format_percent(s, digits=2) for s in shares)
+        lines.append([str(run), row["model.name"], row["test_data"], *said])
     print(text_table(["run", "model", "data", "validation", "test"], lines))
     if args.output:
         write_run_table(rows, args.output)

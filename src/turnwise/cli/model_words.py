@@ -9,6 +9,7 @@ is set by its full name: optimisation.weight_decay=0.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     args, rest = parser.parse_known_args([_as_ours(word) for word in words[1:]])
     strange = [word for word in rest if word.startswith("-") or "=" not in word]
     require(not strange, f"unknown to {model}: {' '.join(strange)}; see turnwise train {model} -h.")
-    if args.dataset is None or "=" in args.dataset:
+    if args.dataset is None or ("=" in args.dataset and not args.dataset.startswith("folder:")):
         raise InputError(f"give a data set after {model}; `turnwise datasets` lists them.")
     given = vars(args)
     flags = [f"--{key.replace('_', '-')}={given[key]}" for key in RUN_FLAGS if given[key]]
@@ -85,8 +86,8 @@ def _known_model(word: str) -> str:
 
 
 def _known_data(word: str) -> str:
-    """The data set as the catalogue spells it: MNIST is mnist."""
-    return word if word.startswith("folder:") else word.lower()
+    """The data set as the catalogue spells it: MNIST is mnist; a path in quotes, as YAML needs."""
+    return json.dumps(word) if word.startswith("folder:") else word.lower()
 
 
 def _recipe_keys(model: str) -> dict[str, str]:

@@ -57,15 +57,13 @@ def predict(args: argparse.Namespace) -> int:
 
 
 def _files(given: list[str]) -> list[Path]:
-    """The files themselves, and the pictures in and below folders."""
-    from turnwise.data.picture_files import SUFFIXES
+    """The files themselves, and the pictures in and below folders, but for hidden ones."""
+    from turnwise.data.picture_files import SUFFIXES, pictures_below
 
     found: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            inside = sorted(
-                p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()
-            )
+            inside = pictures_below(path)
             require(bool(inside), f"{path} holds no pictures ({', '.join(SUFFIXES)}).")
             found += inside
         elif path.is_file():

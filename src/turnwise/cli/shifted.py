@@ -63,7 +63,7 @@ def _labels(words: list[str]) -> tuple[int, ...] | None:
     if words == ["all"]:
         return None
     for word in words:
-        require(word.isdigit(), f"--labels {word} must be a number of a class, or all.")
+        require(word.isdecimal(), f"--labels {word} must be a number of a class, or all.")
     return tuple(sorted({int(word) for word in words}))
 
 

@@ -1,4 +1,4 @@
-"""turnwise test: the only command that looks at the test split."""
+"""turnwise test: a run on its test split, which training and selection never see."""
 
 import argparse
 import sys

@@ -37,20 +37,22 @@ def train(args: argparse.Namespace) -> int:
     the best weights."""
     from turnwise.training.run import train as run
 
-    recipe, folder = _resumed(args) if args.resume is not None else _new(args)
+    resume = args.resume is not None
+    recipe, folder = _resumed(args) if resume else _new(args)
     command = shlex.join(["turnwise", *sys.argv[1:]])
     done = run(
-        recipe, folder, data_dir=args.data_dir, resume=args.resume is not None, command=command
-    )
+        recipe, folder, data_dir=args.data_dir, resume=resume, command=command,
+        numbered=not resume and not args.output,
+    )  # fmt: skip
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0:
         print(f"the run is in {done}; test it with: turnwise test {done}")
     return 0
 
 
 def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
-    """The recipe, from a file or from settings alone, and a folder that is free."""
+    """The recipe, from a file or from settings alone, and the run's folder, or that of all runs."""
     from turnwise.training.recipe import make_recipe, read_recipe
-    from turnwise.training.run import FOLDER_VARIABLE, next_folder
+    from turnwise.training.run import FOLDER_VARIABLE
 
     if args.recipe is None:
         raise InputError(
@@ -71,7 +73,7 @@ def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
         "WORLD_SIZE" not in os.environ or FOLDER_VARIABLE in os.environ,
         "several processes share one run, so its folder must be named: give --output.",
     )
-    return recipe, next_folder(Path(args.log_path or "runs") / (args.exp_name or name))
+    return recipe, Path(args.log_path or "runs") / (args.exp_name or name)
 
 
 def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":

@@ -2,13 +2,15 @@
 
 import hashlib
 import http.client
+import os
 import ssl
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 from tqdm import tqdm
 
@@ -118,16 +120,39 @@ def _alone(path: Path) -> Iterator[None]:
     place = path.with_name(f".{path.name}.lock")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        opened = place.open("w")
+        lock = _locked(place)
     except OSError as error:
         raise cannot_write(path, error, ANOTHER_CACHE) from None
-    with opened as lock:
-        if sys.platform != "win32":
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock:
         try:
             yield
         finally:
-            place.unlink(missing_ok=True)
+            place.unlink(missing_ok=True)  # while it is held, so that it is nobody else's
+
+
+def _locked(place: Path) -> IO[str]:
+    """The file at `place`, held by us alone.
+
+    Whoever held it before removed it, and the next comer makes another: one who waited for the
+    file that is gone holds nothing, and tries again.
+    """
+    while True:
+        with ExitStack() as closing:
+            lock = closing.enter_context(place.open("w"))
+            if _is_taken(lock, place):
+                closing.pop_all()
+                return lock
+
+
+def _is_taken(lock: IO[str], place: Path) -> bool:
+    """Wait for the lock; whether it is then still the file at `place`."""
+    if sys.platform == "win32":
+        return True
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), place.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _fetch(download: Download, path: Path, folder: Path, missing: Sequence[str]) -> Path:

@@ -13,14 +13,17 @@ import torch
 from tqdm import tqdm
 
 from turnwise.checks import InputError, require
-from turnwise.data.picture_files import SUFFIXES, describe, read_picture
+from turnwise.data.picture_files import describe, pictures_below, read_picture
 from turnwise.data.pictures import Dataset, Pictures
 from turnwise.data.splits import TEST_SHARE, VAL_SHARE, cut_by_content, same_content, val_count
+from turnwise.data.storage import home_expanded
 
 PREFIX = "folder:"
 LEAST = 3  # pictures per class: one for each split
 _SHOW_PROGRESS = 500
 _VAL_NAMES = ("val", "valid", "validation")
+# what people call the parts of a split, in capitals or not
+_WORDS = (("train", "training"), ("test", "testing"), (*_VAL_NAMES, "dev"))
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,9 @@ def _sub_folders(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _picture_paths(folder: Path) -> list[Path]:
-    """The pictures below a class folder, by name; whatever is hidden is left out."""
-    paths = [p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
-    return sorted(
-        p for p in paths if not any(x.startswith(".") for x in p.relative_to(folder).parts)
-    )
-
-
 def _list_classes(folder: Path) -> dict[str, list[Path]]:
     """The pictures of every class below `folder`; folders without pictures are an error."""
-    listed = {sub.name: _picture_paths(sub) for sub in _sub_folders(folder)}
+    listed = {sub.name: pictures_below(sub) for sub in _sub_folders(folder)}
     kinds = "PNG, JPEG or TIFF"
     require(
         any(listed.values()),
@@ -118,10 +113,28 @@ def _cut_all(
     return [pictures.take(part) for part in parts], f"split by seed {seed}, equal pictures together"
 
 
+def _require_classes_alone(folder: Path, names: Sequence[str]) -> None:
+    """Refuse what is nearly a split, or test pictures would be trained on.
+
+    One such word may be a class, a train beside a bus; two of them mean a split.
+    """
+    meant = [[name for name in names if name.casefold() in words] for words in _WORDS]
+    parts = [name for found in meant for name in found]
+    others = [name for name in names if name not in parts]
+    beside = f" beside {others[0]!r}" if others else ""
+    require(
+        sum(map(bool, meant)) < 2,
+        f"{folder} has {' and '.join(map(repr, parts))}{beside}, which is no split; call its parts "
+        "train, test and, if there is one, val, and move all else away; if they are classes, give "
+        "them other names.",
+    )
+
+
 def _given_splits(folder: Path) -> dict[str, Path] | None:
     """The folders of train, val and test, if the folder is divided so."""
     names = {sub.name: sub for sub in _sub_folders(folder)}
     if "train" not in names or not set(names) <= {"train", "test", *_VAL_NAMES}:
+        _require_classes_alone(folder, list(names))
         return None
     require(
         "test" in names,
@@ -129,6 +142,11 @@ def _given_splits(folder: Path) -> dict[str, Path] | None:
         f"into {folder}.",
     )
     val = [names[name] for name in _VAL_NAMES if name in names]
+    require(
+        len(val) < 2,
+        f"{folder} has {len(val)} folders of validation pictures, "
+        f"{' and '.join(sub.name for sub in val)}, and must have one or none; keep one of them.",
+    )
     return {"train": names["train"], "test": names["test"]} | ({"val": val[0]} if val else {})
 
 
@@ -193,7 +211,7 @@ def read_folder(
 ) -> Dataset:
     """The data set called `folder:PATH`."""
     path = name.removeprefix(PREFIX)
-    folder = Path(path).expanduser()
+    folder = home_expanded(path, f"the folder {path!r}")
     require(
         bool(path) and folder.is_dir(),
         f"there is no folder {path!r}; write {PREFIX} and a folder with one sub-folder per class.",

@@ -24,6 +24,17 @@ _FORMATS = ("PNG", "JPEG", "TIFF")
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 
 
+def pictures_below(folder: Path) -> list[Path]:
+    """The files in and below a folder that are called pictures, by name; hidden ones are left out.
+
+    Hidden is what begins with a dot, as the notes `._1.png` that macOS leaves beside `1.png`.
+    """
+    paths = [p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
+    return sorted(
+        p for p in paths if not any(x.startswith(".") for x in p.relative_to(folder).parts)
+    )
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     """The file as a Pillow image; whatever is wrong with it becomes one sentence."""
@@ -44,7 +55,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         ) from None
     except InputError:
         raise
-    except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
+    except Exception as error:  # a parser fed with anything may raise anything
         reason = (
             " ".join(str(error).split()).removesuffix(f" {str(path)!r}") or type(error).__name__
         )

@@ -6,7 +6,9 @@ the test.  Rotated MNIST is refused for such a run, for its test digits are in p
 training, turned.
 """
 
+import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,10 @@ def result_folder(run: str | Path, data: str) -> Path:
     """Where the figures of a run on the data set `data` are kept, for `read_examination`."""
     if not data.startswith("folder:"):
         entry(data)  # an unknown name is answered with the nearest one
-    return Path(run) / FOLDER / data.replace("/", "_")
+        return Path(run) / FOLDER / data
+    path = Path(data.removeprefix("folder:")).expanduser().resolve()
+    mark = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # for another folder of that name
+    return Path(run) / FOLDER / f"folder_{path.name}_{mark}"
 
 
 def examine_elsewhere(
@@ -70,5 +75,9 @@ def require_sound(run: Path, dataset: Dataset) -> str:
         f"the training pictures of {dataset.name} are not those of {name}, which {run} was trained "
         "on, so that they could be among its test pictures; test it on a set that shares them, as "
         "mnist_rotated shares those of mnist, or train on the other set.",
+    )
+    require(
+        digests.get("test") != dataset.digests()["test"],
+        f"{dataset.name} has the test pictures of {run} itself; leave --data out.",
     )
     return name

@@ -1,5 +1,6 @@
 """The full examination of a classifier: scores, per class, over angles, over the group."""
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -115,6 +116,7 @@ def examine_and_keep(
         "provenance": dataset.provenance,
         **more,
         "times_examined": looks + 1,
+        "weights_sha256": weights_of(folder),
         **figures,
     }
     write_json(folder / RESULT, result)
@@ -123,13 +125,31 @@ def examine_and_keep(
 
 def times_examined(folder: str | Path) -> int:
     """How often the test split was looked at; to be asked before it is looked at again."""
-    before = read_examination(folder)
+    before = _kept(folder)
     return before["times_examined"] if before else 0
 
 
-def read_examination(run: str | Path) -> dict[str, Any] | None:
-    """The figures that an earlier examination kept, if there was one."""
-    path = Path(run) / RESULT
+def read_examination(folder: str | Path) -> dict[str, Any] | None:
+    """The figures that an earlier examination kept, if there was one, and of these weights.
+
+    A run that was resumed since has others; how often the split was looked at is still known.
+    """
+    kept = _kept(folder)
+    tested = kept.get("weights_sha256") if kept else None
+    return kept if tested is None or tested == weights_of(folder) else None
+
+
+def weights_of(folder: str | Path) -> str | None:
+    """The hash of the weights of the run that `folder` is, or belongs to."""
+    for run in (Path(folder), *Path(folder).parents[:2]):
+        weights = run / "model" / "model.safetensors"
+        if weights.is_file():
+            return hashlib.sha256(weights.read_bytes()).hexdigest()
+    return None
+
+
+def _kept(folder: str | Path) -> dict[str, Any] | None:
+    path = Path(folder) / RESULT
     if not path.is_file():
         return None
     try:

@@ -86,7 +86,9 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Row:
 
 
 def _selected(table: Path) -> Row:
-    """The validation figures of the epoch whose weights were kept."""
+    """The validation figures of the epoch whose weights were kept; none of what was not trained."""
+    if not table.exists():
+        return {}
     try:
         epochs = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
         best = max(epochs, key=lambda epoch: float(epoch["val_accuracy"]))

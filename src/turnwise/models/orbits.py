@@ -58,6 +58,10 @@ class OrbitPlan:
         require_known(self.tune, REGIMES, "tuning")
         require(self.chunk >= 0, f"chunk = {self.chunk} must be a number of views, or 0 for all.")
         require(
+            0 <= self.background <= 1,  # which nan is not, either
+            f"background = {self.background} must be from 0, black, to 1, white.",
+        )
+        require(
             self.output == "class" or self.combine in OF_LOGITS,
             f"combine = {self.combine!r} needs the vector before a head, which a map has not; "
             f"for maps use {', '.join(OF_LOGITS)}.",

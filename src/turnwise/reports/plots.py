@@ -122,7 +122,7 @@ def draw_curves(axes: Axes, curves: Curves, most_markers: int) -> None:
         axes.plot(
             x,
             y,
-            label=name,
+            label=shown_label(name),
             color=colour,
             marker=marker,
             linestyle=dashes,
@@ -130,6 +130,11 @@ def draw_curves(axes: Axes, curves: Curves, most_markers: int) -> None:
             markeredgecolor="white",
             markeredgewidth=0.7,
         )
+
+
+def shown_label(name: str) -> str:
+    """The name for a legend; behind a space without width where matplotlib would leave it out."""
+    return f"\u200b{name}" if name.startswith("_") else name
 
 
 def angle_axis(axes: Axes) -> None:

@@ -1,5 +1,5 @@
 // Drop a picture, turn it, and ask the model at every step.
-const asked = { picture: null, waiting: false, again: false };
+const asked = { picture: null, waiting: false, again: false };  // a picture is { content, small }
 const slider = document.getElementById("serve-angle");
 const seen = document.getElementById("serve-seen");
 const told = document.getElementById("serve-told");
@@ -12,7 +12,23 @@ function refuse(message) {
   told.textContent = message;
 }
 
-// One question at a time; moves of the slider meanwhile lead to one more.
+function forget(message) {
+  asked.picture = null;
+  slider.disabled = true;
+  refuse(message);
+}
+
+function show(picture, degrees, answer) {
+  seen.src = `data:image/png;base64,${answer.seen}`;
+  showVoice(voice, answer.model, answer.classes, answer.probabilities, null);
+  told.className = "";
+  told.textContent = `turned by ${degrees}°`;
+  slider.disabled = false;
+  if (!picture.small) Object.assign(picture, { content: bytes(answer.upright), small: true });
+}
+
+// One question at a time; moves of the slider meanwhile lead to one more.  An answer counts only
+// if its picture is still the one to be asked about: another may have been dropped since.
 async function ask() {
   if (!asked.picture) return;
   if (asked.waiting) {
@@ -20,24 +36,20 @@ async function ask() {
     return;
   }
   asked.waiting = true;
+  const picture = asked.picture;
   const degrees = slider.value;
   try {
-    const reply = await fetch(`/answer?degrees=${degrees}`, { method: "POST", body: asked.picture });
+    const body = picture.content;
+    const reply = await fetch(`/answer?degrees=${degrees}`, { method: "POST", body });
     const answer = await reply.json();
-    if (reply.ok) {
-      seen.src = `data:image/png;base64,${answer.seen}`;
-      showVoice(voice, answer.model, answer.classes, answer.probabilities, null);
-      told.className = "";
-      told.textContent = `turned by ${degrees}°`;
-      slider.disabled = false;
-      if (!asked.small) asked.picture = asked.small = bytes(answer.upright);
-    } else {
-      asked.picture = null;
-      slider.disabled = true;
-      refuse(answer.error);
+    if (asked.picture === picture) {
+      if (reply.ok) show(picture, degrees, answer);
+      else forget(answer.error);
     }
   } catch {
-    refuse("The server does not answer; is turnwise serve still running?");
+    if (asked.picture === picture) {
+      refuse("The server does not answer; is turnwise serve still running?");
+    }
   }
   asked.waiting = false;
   if (asked.again) {
@@ -54,11 +66,10 @@ function bytes(base64) {
 function take(file) {
   if (!file) return;
   if (file.size > Number(drop.dataset.largest)) {
-    refuse(`The file has ${file.size} bytes, and ${drop.dataset.largest} is the limit.`);
+    forget(`The file has ${file.size} bytes, and ${drop.dataset.largest} is the limit.`);
     return;
   }
-  asked.picture = file;
-  asked.small = null;
+  asked.picture = { content: file, small: false };
   slider.value = 0;
   ask();
 }

@@ -70,7 +70,11 @@ class AveragedWeights(WeightAveraging):
         super().__init__(multi_avg_fn=_fading(decay**self.EVERY))
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        return step_idx is not None and (step_idx + 1) % self.EVERY == 0
+        """Every few steps; and after epochs with fewer in all, or untrained weights would stay."""
+        if step_idx is not None:
+            return (step_idx + 1) % self.EVERY == 0
+        average: Any = self._average_model
+        return average is not None and not int(average.n_averaged)
 
 
 class StopAtNonsense(Callback):

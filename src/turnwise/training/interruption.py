@@ -10,11 +10,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback
+
+STOPPING = b"stopping before the next batch; Ctrl-C once more stops at once\n"
 
 
 class StopBetweenBatches(Callback):
@@ -28,8 +30,9 @@ class StopBetweenBatches(Callback):
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        line = "stopping before the next batch; Ctrl-C once more stops at once\n"
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
+        if sys.__stderr__ is not None:
+            with suppress(OSError, ValueError):  # what reads it may have ended by the same Ctrl-C
+                os.write(sys.__stderr__.fileno(), STOPPING)
 
     def answer(self) -> None:
         """Raise what was asked for: the caller holds no lock."""

@@ -158,7 +158,9 @@ class Recipe:
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a YAML file and apply overrides such as `trainer.max_epochs=5`."""
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        _require_once(yaml.compose(text, Loader=yaml.SafeLoader), path)
+        values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise InputError(f"cannot read the recipe {path}: {reason.lower()}.") from error
@@ -168,6 +170,16 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         return make_recipe(values, overrides)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _require_once(node: yaml.Node | None, path: str | Path) -> None:
+    """Refuse a key that stands twice in one part: YAML would forget the first without a word."""
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        require(twice is None, f"{path} has {twice!r} twice in one part; leave one.")
+        for _, value in node.value:
+            _require_once(value, path)
 
 
 def make_recipe(values: Any, overrides: Sequence[str] = ()) -> Recipe:

@@ -16,7 +16,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
@@ -47,6 +48,23 @@ def next_folder(parent: Path) -> Path:
     """`parent`/version_N with the first N that no run has taken."""
     taken = [int(p.name[8:]) for p in parent.glob("version_*") if p.name[8:].isdigit()]
     return parent / f"version_{max(taken, default=-1) + 1}"
+
+
+def claim_folder(folder: Path, numbered: bool) -> Path:
+    """Make `folder`, or the next numbered one in it, before any other run can."""
+    while True:
+        place = next_folder(folder) if numbered else folder
+        try:
+            place.mkdir(parents=True)
+        except FileExistsError:
+            require(
+                numbered,
+                f"{place} exists; choose another --output, or continue it with --resume {place}.",
+            )
+        except OSError as error:
+            raise cannot_write(place, error) from error
+        else:
+            return place
 
 
 def load_recipe_data(recipe: Recipe, data_dir: str | Path | None) -> Dataset:
@@ -79,8 +97,11 @@ def load_run_data(run: Path, recipe: Recipe, data_dir: str | Path | None) -> Dat
 
 
 def _with_full_path(recipe: Recipe) -> Recipe:
-    """A folder of pictures by its full path, so that the run finds it from anywhere."""
-    name = recipe.data.name
+    """Pictures and first weights by their full paths, so that the run finds them from anywhere."""
+    name, weights = recipe.data.name, recipe.model.options.get("weights")
+    if weights and Path(weights).exists():
+        options = recipe.model.options | {"weights": str(Path(weights).resolve())}
+        recipe = replace(recipe, model=replace(recipe.model, options=options))
     if not name.startswith("folder:"):
         return recipe
     path = Path(name.removeprefix("folder:")).expanduser().resolve()
@@ -112,49 +133,67 @@ def train(
     *,
     data_dir: str | Path | None = None,
     resume: bool = False,
+    numbered: bool = False,
     command: str = "",
 ) -> Path:
     """Train as the recipe says and leave everything in `folder`; returns it.
 
-    With `resume`, continue from the last whole checkpoint in `folder`.  A run that fails before its
-    first epoch is complete leaves nothing behind.
+    If `numbered`, in the next free `folder`/version_N.  With `resume`, continue from the last whole
+    checkpoint in `folder`.  A run that fails before its first epoch is complete leaves nothing
+    behind.
     """
-    folder = Path(os.environ.get(FOLDER_VARIABLE) or folder)
-    last = folder / "checkpoints" / "last.ckpt"
+    known = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(known or folder)
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
     if resume:
+        last = folder / "checkpoints" / "last.ckpt"
         require(last.is_file(), f"{folder} has no {last.name} to resume from.")
         read_checkpoint(last)
-    require(
-        resume or _is_follower() or not folder.exists(),
-        f"{folder} exists; choose another --output, or continue it with --resume {folder}.",
-    )
-    if resume:
-        dataset = load_run_data(folder, recipe, data_dir)
-    else:
-        dataset = load_recipe_data(recipe, data_dir)
-    recipe = _with_full_path(recipe)
-    model = build_model(recipe, dataset)
-    with _cleaned_up(folder, keep=last):
+    elif not _is_follower():
+        folder = claim_folder(folder, numbered and not known)
+    with _cleaned_up(folder, missing):
+        if resume:
+            dataset = load_run_data(folder, recipe, data_dir)
+        else:
+            dataset = load_recipe_data(recipe, data_dir)
+        recipe = _with_full_path(recipe)
+        model = build_model(recipe, dataset)
         if not resume:
             _start_folder(folder, recipe, dataset, command)
-        with _shared_folder(folder):
-            with quiet():
-                trainer = make_trainer(recipe, folder)
-            module = Classifier(model, recipe, len(dataset.classes))
-            if recipe.trainer.compile:
-                model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
-            with quiet(), quick_products(recipe.trainer.precision), interruptible(trainer):
+        _fit(model, recipe, dataset, folder, resume)
+    return folder
+
+
+def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, folder: Path, resume: bool) -> None:
+    """Let Lightning train the model, and keep the weights that validation chose."""
+    checkpoints = folder / "checkpoints"
+    with _shared_folder(folder):
+        with quiet():
+            trainer = make_trainer(recipe, folder)
+        module = Classifier(model, recipe, len(dataset.classes))
+        if recipe.trainer.compile:
+            model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
+        with quiet(), quick_products(recipe.trainer.precision), interruptible(trainer):
+            try:
                 trainer.fit(
                     module,
                     datamodule=SplitBatches(dataset, recipe),
-                    ckpt_path=str(last) if resume else None,
+                    ckpt_path=str(checkpoints / "last.ckpt") if resume else None,
                     weights_only=True,
                 )
-        if trainer.is_global_zero:
-            write_whole(folder / "recipe.yaml", recipe.yaml().encode())
-            best = folder / "checkpoints" / "best.ckpt"
-            save(_with_weights(model, best), folder / "model", classes=dataset.classes)
-    return folder
+            except MisconfigurationException as error:  # fewer epochs than were trained, say
+                raise InputError(" ".join(str(error).split())) from error
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise InputError(
+                    "a batch of one picture leaves this model's norms nothing to compare; choose "
+                    "another optimisation.batch_size, so that no batch is so small."
+                ) from error
+    if trainer.is_global_zero:
+        write_whole(folder / "recipe.yaml", recipe.yaml().encode())
+        best = checkpoints / "best.ckpt"
+        save(_with_weights(model, best), folder / "model", classes=dataset.classes)
 
 
 def _with_weights(model: nn.Module, checkpoint: Path) -> nn.Module:
@@ -203,13 +242,20 @@ def _start_folder(folder: Path, recipe: Recipe, dataset: Dataset, command: str) 
 
 
 @contextmanager
-def _cleaned_up(folder: Path, keep: Path) -> Iterator[None]:
-    """Turn a full or read-only disk into one line; leave no folder without a whole checkpoint."""
+def _cleaned_up(folder: Path, missing: list[Path]) -> Iterator[None]:
+    """Turn a full or read-only disk into one line; leave no folder without a whole checkpoint.
+
+    Folders that were `missing` before, innermost first, are unmade, unless others use them.
+    """
     try:
         yield
     except BaseException as error:
-        if not keep.is_file() and not _is_follower():
+        if not (folder / "checkpoints" / "last.ckpt").is_file() and not _is_follower():
             shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):
+                for place in missing:
+                    if place.is_dir():
+                        place.rmdir()
         if isinstance(error, OSError) and error.errno in WRITE_ERRORS:
             raise cannot_write(folder, error) from error
         raise
