@@ -232,3 +232,13 @@ def test_unknown_names_are_refused():
         attend_linearly(*features, *turns, kernel="elo")
     with pytest.raises(InputError, match=r"unknown backend 'sdpa'\..* Known: auto, plain, state"):
         attend_linearly(*features, *turns, backend="sdpa")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_gradients_are_those_of_the_forward_pass(kernel):
+    torch.manual_seed(0)
+    given = [torch.randn(1, 3, 1, 1, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    phases = torch.randn(1, 1, 3, 2, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: attend_linearly(q, k, v, phases, kernel=kernel), given
+    )

@@ -328,3 +328,17 @@ def test_wrong_inputs():
         GroupLinear("D4", 0, 4)
     with pytest.raises(InputError, match="takes 8 poses of 4 channels, got 4 of 8"):
         GroupLinear("D4", 4, 4)(torch.zeros(2, 4, 8))
+
+
+def test_gradients_of_each_sample():
+    """torch.func, as for ensembles and private training: as one sample after the other."""
+    layer = GroupLinear(PlanarGroup.named("C4"), 2, 3)
+    weights, tokens = dict(layer.named_parameters()), torch.randn(5, 4, 2)
+
+    def loss(weights, x):
+        return torch.func.functional_call(layer, weights, (x[None],)).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, tokens)
+    for number, x in enumerate(tokens):
+        one = torch.func.grad(loss)(weights, x)
+        torch.testing.assert_close(found["weight"][number], one["weight"])

@@ -143,6 +143,24 @@ def test_who_listens_to_a_part_is_told():
     assert block._stays_in_irreps() and not has_hooks(block)
 
 
+@pytest.mark.parametrize("part", ["scale_attention", "scale_mlp", "norm_mlp", "drop_path", "mlp"])
+def test_a_part_of_another_kind_is_called(part):
+    """The short way through irreps does not call its parts."""
+    group, linear = PlanarGroup.named("C4"), partial(GroupLinear, basis="irreps")
+    attention = GroupRotaryAttention(group, 4, 1, linear=linear)
+    block = GroupTransformerBlock(group, 4, attention, linear=linear)
+    called = []
+
+    class Mine(nn.Module):
+        def forward(self, tokens):
+            called.append(True)
+            return tokens
+
+    setattr(block, part, Mine())
+    block(torch.randn(1, 6, 4, 4), 2, 3)
+    assert called
+
+
 @pytest.mark.parametrize("name", ["C4", "D4"])
 def test_law_of_the_block_on_a_rectangle(name):
     group = PlanarGroup.named(name)

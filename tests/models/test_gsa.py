@@ -1,5 +1,6 @@
 """GSA-Net and GE-ViT: law, witness, control, definition; sizes, starts, precisions, refusals."""
 
+import pickle
 import subprocess
 import sys
 
@@ -452,3 +453,12 @@ def test_the_smallest_size_does_work():
 def test_pictures_that_do_not_fit_are_refused(shape, words):
     with pytest.raises(InputError, match=words):
         create_model("gsa_net", **SMALL)(torch.rand(shape))
+
+
+@pytest.mark.parametrize("name", ["gsa_net", "ge_vit"])
+def test_a_model_can_be_pickled_and_asked_for_nothing(name):
+    model = create_model(name, "C4", image_size=22, window=3, heads=1).eval()
+    again = pickle.loads(pickle.dumps(model))
+    images = torch.rand(1, 1, 22, 22)
+    assert torch.equal(again(images), model(images))
+    assert model(images[:0]).shape == (0, 10)

@@ -1,6 +1,8 @@
 """The head is found in anybody's model, and what it is given is the vector before the logits."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -48,7 +50,7 @@ def test_definition():
         features = listener.features(model, x)
         assert torch.equal(features, model.body(x))
         assert torch.equal(model.fc(features), model(x))
-        assert listener.given == [], "it hears only when it is asked to"
+        assert listener.given == {}, "it hears only when it is asked to"
 
 
 def test_a_model_that_fails_leaves_nothing_to_be_heard():
@@ -56,8 +58,23 @@ def test_a_model_that_fails_leaves_nothing_to_be_heard():
     listener = HeadListener(model.fc)
     with pytest.raises(RuntimeError):
         listener.features(model, torch.rand(2, 1, 5, 5))
-    assert (listener.listening, listener.given) == (False, [])
+    assert listener.given == {}
     assert torch.equal(listener.features(model, x), model.body(x))
+
+
+def test_each_thread_hears_its_own_pictures():
+    """Two look at once: the second has begun before the first is done."""
+    model, met = Named(), threading.Barrier(2, timeout=60)
+
+    def wait(*_):
+        met.wait()
+
+    model.fc.register_forward_pre_hook(wait)
+    listener, pictures = HeadListener(model.fc), [torch.rand(2, 1, 4, 4) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        heard = list(pool.map(lambda x: listener.features(model, x), pictures))
+    for features, x in zip(heard, pictures, strict=True):
+        assert torch.equal(features, model.body(x))
 
 
 def test_a_copy_has_its_own_listener():

@@ -520,3 +520,44 @@ def test_a_head_that_is_replaced_is_heard():
     before = model(x := torch.rand(2, 1, 8, 8))
     model.model.fc = nn.Linear(8, 5)
     assert before.shape == (2, 3) and model(x).shape == (2, 5)
+
+
+@pytest.mark.parametrize("combine", ["mean", "mean_features"])
+def test_a_head_can_be_replaced(combine):
+    """Where the model inside has it, so that it is used, trained and kept."""
+    wrapped = create_model("orbit_vit", width=8, depth=1, heads=2, combine=combine)
+    wrapped.head = nn.Linear(8, 3)
+    assert wrapped.model.head is wrapped.head
+    assert wrapped(torch.rand(2, 1, 28, 28)).shape == (2, 3)
+    assert not [key for key in wrapped.state_dict() if key.startswith("head")]
+
+
+def test_a_head_that_is_the_whole_model_can_be_replaced():
+    wrapped = orbit(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), "C4")
+    wrapped.head = nn.Linear(16, 5)
+    assert wrapped(torch.rand(2, 1, 4, 4)).shape == (2, 5)
+
+
+def test_maps_are_not_taken_for_logits():
+    wrapped = orbit(nn.Conv2d(1, 2, 3, padding=1), "C4")
+    with pytest.raises(InputError, match=r'got .*; maps must be turned back .*output="map"'):
+        wrapped(torch.rand(1, 1, 8, 8))
+
+
+def test_chunks_and_redraws_do_not_go_together_in_training():
+    """A recomputation would count as a step, and the rows would change between two chunks."""
+    sizes = {"width": 8, "depth": 1, "heads": 2, "image_size": 8}
+    wrapped = create_model("orbit_performer", chunk=1, redraw_interval=3, **sizes)
+    with pytest.raises(InputError, match=r"count the redraws .* use chunk = 0, or redraw_interval"):
+        wrapped.train()(torch.rand(1, 1, 8, 8))
+    wrapped.eval()(torch.rand(1, 1, 8, 8))
+    create_model("orbit_performer", chunk=1, redraw_interval=0, **sizes)(torch.rand(1, 1, 8, 8))
+
+
+@pytest.mark.parametrize("combine", ["mean", "mean_features", "learned_attention"])
+def test_exported_for_any_number_of_pictures(combine):
+    wrapped = create_model("orbit_vit", width=8, depth=1, heads=2, combine=combine).eval()
+    images = torch.rand(5, 1, 28, 28)
+    sizes = {"images": {0: torch.export.Dim("batch", min=2)}}
+    program = torch.export.export(wrapped, (images[:3],), dynamic_shapes=sizes).module()
+    torch.testing.assert_close(program(images), wrapped(images))

@@ -94,3 +94,30 @@ def test_a_place_that_cannot_be_written(tmp_path):
     model = turnwise.create_model("vit", **SMALL)
     with pytest.raises(InputError, match=r"cannot write .*model\.safetensors: not a directory;"):
         turnwise.save(model, tmp_path / "file" / "model")
+
+
+def test_what_was_compiled_is_kept_as_it_is_inside(tmp_path):
+    """torch.compile(model) is a module with the model in it, and its keys begin so."""
+    model = turnwise.create_model("vit", width=8, depth=1, heads=2)
+    compiled = nn.Module()
+    compiled._orig_mod = model
+    turnwise.save(compiled, tmp_path)
+    images = torch.rand(2, 1, 28, 28)
+    assert torch.equal(turnwise.load(tmp_path)(images), model.eval()(images))
+
+
+def test_what_could_not_be_opened_is_not_written(tmp_path):
+    model = turnwise.create_model("vit", width=8, depth=1, heads=2)
+    with pytest.raises(InputError, match="2 names of classes were given for a model of 10"):
+        turnwise.save(model, tmp_path / "a", classes=["a", "b"])
+    model.head = torch.nn.Linear(8, 3)
+    with pytest.raises(InputError, match=r"head.weight is \(3, 8\) and must be \(10, 8\)"):
+        turnwise.save(model, tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keeping_a_model_draws_no_random_numbers(tmp_path):
+    model = turnwise.create_model("vit", width=8, depth=1, heads=2)
+    before = torch.get_rng_state()
+    turnwise.save(model, tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)

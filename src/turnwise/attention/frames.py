@@ -131,7 +131,7 @@ def _by_streaming(
         posed = asked[..., place.shape[-1] :] @ pose.to(wide).T
         form = Form(sources, table.to(query.device), queries == "own", dropout, seed)
         output = stream_attention(asked, keys, values, place.to(wide), posed, form)
-    return output.unflatten(0, (len(query), -1)).permute(0, 3, 2, 1, 4).to(query.dtype)
+    return output.unflatten(0, (len(query), query.shape[3])).permute(0, 3, 2, 1, 4).to(query.dtype)
 
 
 def _best_backend(query: Tensor) -> str:

@@ -54,7 +54,7 @@ def relu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 def exp_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """exp(x − max x), each token by its own largest channel, so that nothing overflows."""
-    return (x - x.detach().amax(dim=-1, keepdim=True)).exp()
+    return (x - x.amax(dim=-1, keepdim=True)).exp()
 
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -121,6 +122,14 @@ class Projections(nn.Module):
         if self.plan.convention.sums and self.plan.queries == "all":
             mixed = mixed * field.shape[1]
         return self.to_output(mixed.flatten(-2).unflatten(2, inner.shape[2:4]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the function that is made of the plan, which cannot be pickled."""
+        return {name: part for name, part in self.__dict__.items() if name != "observe"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.observe = _observer(self.plan)
 
     def _split(self, x: Field) -> Float[Tensor, "batch group pixel head dim"]:
         """One list of pixels, and the channels by head."""

@@ -72,6 +72,8 @@ class ExpandWeight(torch.autograd.Function):
     torch's own adds to places named by an index, in any order and with atomic additions.
     """
 
+    generate_vmap_rule = True  # torch.func: gradients of each sample, ensembles
+
     @staticmethod
     def forward(weight: Tensor, sources: Tensor, product: Tensor) -> Tensor:
         return weight.flatten(0, 1)[sources].flatten(1)

@@ -123,7 +123,10 @@ def in_irreps(linear: nn.Module) -> bool:
 def has_hooks(module: nn.Module) -> bool:
     """Whether anything waits for a call of a part of the module."""
     return any(
-        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or part._backward_hooks
+        or part._backward_pre_hooks
         for name, part in module.named_modules()
         if name
     )
@@ -168,11 +171,24 @@ class GroupTransformerBlock(nn.Module):
     def _stays_in_irreps(self) -> bool:
         """Whether all maps work in irreps, and nothing of what they give is dropped.
 
-        The short way does not call the parts: where one has a hook, the long way is taken.
+        The short way does not call the parts: where one has a hook, or was replaced by another
+        kind, the long way is taken.
         """
+        if not self._is_as_made() or has_hooks(self):
+            return False
         dropped = self.training and self.drop_path.rate > 0
         mixes = hasattr(self.attention, "mix_irreps") and in_irreps(self.attention.to_output)
-        return mixes and self.mlp.in_irreps() and not (dropped or has_hooks(self))
+        return mixes and self.mlp.in_irreps() and not dropped
+
+    def _is_as_made(self) -> bool:
+        scales = (type(self.scale_attention), type(self.scale_mlp))
+        return (
+            type(self.norm_attention) is type(self.norm_mlp) is TokenNorm
+            and type(self.mlp) is GroupMLP
+            and type(self.mlp.dropout) is nn.Dropout
+            and type(self.drop_path) is DropPath
+            and all(kind in (LayerScale, nn.Identity) for kind in scales)
+        )
 
     def _forward_in_irreps(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
         """The same, where poses are seen by the softmax and the gelu alone."""

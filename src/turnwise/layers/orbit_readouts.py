@@ -115,7 +115,7 @@ class LearnedAttention(nn.Module):
         nn.init.zeros_(self.correct.bias)
 
     def forward(self, features: Features) -> Feature:
-        token = self.token.expand(len(features), 1, -1)
+        token = self.token.expand(features.shape[0], 1, -1)
         seen = self.blocks(torch.cat([token, features], dim=1))[:, 0]
         return features.mean(dim=1) + self.correct(self.norm(seen))
 

@@ -1,5 +1,8 @@
 """Where a classifier of anybody's ends: its head, and the vector just before it."""
 
+import threading
+
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -34,34 +37,40 @@ class HeadListener:
     """Hears what a head is given while its model looks at pictures: the vector before the logits.
 
     A hook that stays on the head, and is deaf but for `features`: hooks that come and go cannot be
-    compiled.
+    compiled.  Threads that ask at the same time hear each what their own pictures gave.
     """
 
     def __init__(self, head: nn.Module) -> None:
-        self.head, self.listening = head, False
-        self.given: list[Tensor] = []
+        self.head = head
+        self.given: dict[int, list[Tensor]] = {}
         head.register_forward_pre_hook(self)
 
     def __call__(self, head: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if self.listening:
-            self.given.append(inputs[0])
+        heard = self.given.get(_caller())
+        if heard is not None:
+            heard.append(inputs[0])
 
     def features(
         self, model: nn.Module, images: Float[Tensor, "batch channel row col"]
     ) -> Float[Tensor, "batch width"]:
         """What the head is given when the model looks at the pictures: one vector for each."""
-        self.listening = True
+        self.given[_caller()] = []
         try:
             model(images)
         finally:
-            self.listening, given, self.given = False, self.given, []
-        shapes = [tuple(features.shape) for features in given]
+            given = self.given.pop(_caller())
+        shapes, count = [tuple(features.shape) for features in given], images.shape[0]
         require(
-            len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] == len(images),
-            f"the head must be given one vector for each of {len(images)} pictures, got {shapes}; "
+            len(shapes) == 1 and len(shapes[0]) == 2 and bool(shapes[0][0] == count),
+            f"the head must be given one vector for each of {count} pictures, got {shapes}; "
             f"{CURE}, or combine logits.",
         )
         return given[0]
+
+
+def _caller() -> int:
+    """Which thread asks; a compiler traces for all."""
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
 def logits_of(answer: object) -> Tensor:

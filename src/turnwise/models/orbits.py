@@ -20,6 +20,7 @@ from turnwise.checks import require, require_known
 from turnwise.groups import PlanarGroup, require_grid_group
 from turnwise.layers.orbit_readouts import COMBINATIONS, OF_LOGITS, orbit_readout, takes_features
 from turnwise.layers.orbit_views import OrbitViews
+from turnwise.layers.performer_block import RandomProjection, Redraw
 from turnwise.layers.view_sampling import ViewSampler
 from turnwise.models.heads import HeadListener, find_head, head_width, logits_of
 
@@ -102,8 +103,17 @@ class Orbit(nn.Module):
 
     @property
     def head(self) -> nn.Module:
-        """The last part of the model inside."""
-        return self.model.get_submodule(self.head_path)
+        """The last part of the model inside; it may be replaced."""
+        return self.model.get_submodule(self.head_path or find_head(self.model, self.plan.head))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`orbit.head = …` puts the new head where the model inside has it."""
+        if name != "head":
+            super().__setattr__(name, value)
+            return
+        path = self.head_path or find_head(self.model, self.plan.head)
+        around, _, last = f"model.{path}".rstrip(".").rpartition(".")
+        setattr(self.get_submodule(around), last, value)
 
     def tune(self, regime: str) -> "Orbit":
         """Choose what training changes, "none" of the model, its "head" or "all"; returns self."""
@@ -207,17 +217,29 @@ class Orbit(nn.Module):
     def _answers(self, images: Images, outside: Tensor, elements: Sequence[int]) -> Answers:
         """(batch, view, …) for some of the views, in one batch."""
         answers = self.answers(self.sampler.look(images, elements, outside))
-        split = answers.unflatten(0, (len(elements), len(images)))
+        split = answers.unflatten(0, (len(elements), images.shape[0]))
         if self.plan.output == "map":
             require(split.ndim == 5, f"a map is (batch, class, row, col), got {answers.shape}.")
             back = zip(split, elements, strict=True)
             return torch.stack([self.views.turn_back(maps, h) for maps, h in back], dim=1)
+        require(
+            split.ndim == 3,
+            f"logits are (batch, class), got {tuple(answers.shape)}; maps must be turned back before "
+            'they are combined: say output="map".',
+        )
         return split.transpose(0, 1)
 
     def _require_repeatable(self) -> None:
         """Chunks are computed twice in training, and must not leave traces twice."""
         batch_norm = nn.modules.batchnorm._BatchNorm
-        counting = any(isinstance(m, batch_norm) and m.training for m in self.model.modules())
+        parts = [part for part in self.model.modules() if part.training]
+        counting = any(isinstance(part, batch_norm) for part in parts)
+        drawn = any(isinstance(part, RandomProjection) and part.redrawn for part in parts)
+        require(
+            not (drawn and any(isinstance(part, Redraw) and part.interval for part in parts)),
+            f"chunk = {self.plan.chunk} would count the redraws of random features twice; use "
+            "chunk = 0, or redraw_interval = 0.",
+        )
         require(
             not counting,
             f"chunk = {self.plan.chunk} would count the statistics of batch norms in training "

@@ -12,22 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 import turnwise
 from turnwise.checks import InputError, require
 from turnwise.files import write_json, write_whole
-from turnwise.models.registry import config_of, create_model
+from turnwise.models.registry import ModelConfig, config_of, create_model
 from turnwise.models.shipped import list_pretrained, require_as_shipped, shipped_folder
 
 WEIGHTS, CONFIG, FORMAT = "model.safetensors", "config.json", 1
 
 
 def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> Path:
-    """Write a model made by `create_model` (or `orbit` around one) into `folder`."""
+    """Write a model made by `create_model` (or `orbit` around one) into `folder`.
+
+    What `load` could not open is refused before anything is written.
+    """
     from safetensors.torch import save as to_bytes
 
+    model = getattr(model, "_orig_mod", model)  # inside what torch.compile gives
     config = config_of(model)
+    classes = list(classes or getattr(model, "classes", ()))
+    _require_as_described(model, config, classes)
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     weights = to_bytes(state)
     description = {
@@ -35,13 +42,36 @@ def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> P
         "turnwise": turnwise.__version__,
         "name": config.name,
         "options": dict(config.options),
-        "classes": list(classes or getattr(model, "classes", ())),
+        "classes": classes,
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     folder = Path(folder)
     write_whole(folder / WEIGHTS, weights)
     write_json(folder / CONFIG, description)
     return folder
+
+
+def _require_as_described(model: nn.Module, config: ModelConfig, classes: list[str]) -> None:
+    """Raise unless the model is what its configuration builds, and has a name for every class."""
+    count = config.options.get("num_classes")
+    require(
+        not classes or len(classes) == count,
+        f"{len(classes)} names of classes were given for a model of {count} classes.",
+    )
+    with torch.random.fork_rng(devices=[]):
+        try:
+            fresh = create_model(config.name, **config.options).state_dict()
+        except InputError:  # weights that it starts from may have moved
+            return
+    shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    wanted = {key: tuple(value.shape) for key, value in fresh.items()}
+    other = next((key for key in shapes | wanted if shapes.get(key) != wanted.get(key)), None)
+    if other is not None:
+        raise InputError(
+            f"{other} is {shapes.get(other, 'missing')} and must be {wanted.get(other, 'missing')} "
+            f"as {config.name} was made: a part was replaced. Make the model with what it is to "
+            "have, such as num_classes=3, and give it these weights."
+        )
 
 
 def load(folder: str | Path) -> nn.Module:
