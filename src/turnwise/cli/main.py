@@ -93,9 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     command = "train"  # the only one whose words are looked at so early that they can be wrong
     try:
+        _prepare()  # before torch is imported, which some words of `train` need
         args = parse(argv)
         command = args.command
-        _prepare()
         status = int(args.perform(args))
         sys.stdout.flush()
         return status
