@@ -4,7 +4,7 @@ import pytest
 
 from turnwise.checks import InputError
 from turnwise.cli.model_words import PUBLISHED, RECIPE_WORDS, spelled_out
-from turnwise.models import list_models, model_options
+from turnwise.models import create_model, list_models, model_options
 from turnwise.training.recipe import make_recipe
 
 START = ["model.name=performer", "data.name=mnist"]
@@ -95,6 +95,18 @@ def test_the_published_command_line():
     how = made.optimisation
     assert (how.batch_size, how.learning_rate, how.warmup_steps) == (16, 1e-4, 4000)
     assert how.schedule == "noam"
+
+
+def test_the_softmax_of_the_relative_model_is_the_published_one(capsys):
+    words = ["RelativePerformer", "MNIST", "--no_projection", "--width=16", "--heads=2"]
+    small = {"image_size": 8, "depth": 1}
+    with pytest.raises(InputError, match="set variant='tep-2021' for it"):
+        create_model("relative_performer", **recipe(*words).model.options, **small)
+    published = recipe(*words, "--variant", "tep-2021").model.options
+    create_model("relative_performer", **published, **small)
+    with pytest.raises(SystemExit):
+        spelled_out(["RelativePerformer", "-h"])
+    assert "takes it with --variant tep-2021" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_word_reaches_the_recipe():

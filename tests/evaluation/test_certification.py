@@ -129,3 +129,10 @@ def test_what_else_is_written_down(digits_like):
 def test_an_answer_that_is_no_row_of_scores_is_refused(digits_like):
     with pytest.raises(InputError, match=r"5 pictures with shape \(5, 1, 8, 8\)"):
         certify(nn.Tanh(), "C4", digits_like)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_certificate_needs_two_pictures(count):
+    """With one, no answer could differ from another's, and an exact model would fail."""
+    with pytest.raises(InputError, match=f"needs 2 pictures or more, .* got {count}"):
+        certify(nets.group_net(), "C4", torch.rand(count, 1, 8, 8), angles=1)

@@ -97,3 +97,21 @@ def test_a_group_may_be_given_by_name():
     assert torch.equal(act_on_field("p4m", 5, x), act_on_field(group, 5, x))
     points = torch.rand(4, 2).double()
     assert torch.equal(act_on_points("D4", 5, points), act_on_points(group, 5, points))
+
+
+def test_whole_points_stay_whole_or_are_refused():
+    """Cast to whole numbers, an eighth of a turn would send every point to 0."""
+    point = torch.tensor([3, 0])
+    assert act_on_points("C4", 1, point).tolist() == [0, 3]
+    assert act_on_points("C8", 2, point).tolist() == [0, 3]
+    assert act_on_points("D4", 4, point).tolist() == [-3, 0]
+    for name, points in (("C8", point), ("C4", point.to(torch.uint8))):
+        with pytest.raises(InputError, match=rf"element 1 of {name} .*; give points.double\(\)"):
+            act_on_points(name, 1, points)
+
+
+@pytest.mark.parametrize("poses", [3, 8])
+def test_a_field_has_an_entry_for_every_element(poses):
+    for act, shape in ((act_on_regular, (2, poses, 3)), (act_on_field, (2, poses, 3, 3, 1))):
+        with pytest.raises(InputError, match=r"axis 1 must have 4 entries, one for each .* of C4"):
+            act("C4", 1, torch.rand(shape))

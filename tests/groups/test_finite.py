@@ -156,3 +156,15 @@ def test_the_exact_part_is_as_large_as_the_exact_elements(name, part):
     group = PlanarGroup.named(name)
     assert group.exact_part().name == part
     assert group.exact_part().order == len(group.grid_elements())
+
+
+def test_tables_can_be_made_where_there_are_no_numbers():
+    """On meta: integers are found all the same, and tables have their shape."""
+    group = PlanarGroup.named("D5")  # of no other test: its product table is not yet known
+    with torch.device("meta"):
+        assert group.compose(1, 5) == 6
+        assert group.invert(1) == 4
+        assert group.product().device.type == group.relative().device.type == "meta"
+        assert group.matrices().device.type == "meta"
+    assert group.product().device.type == "cpu"
+    assert torch.equal(group.product()[0], group.elements)

@@ -83,3 +83,30 @@ def test_the_group_may_be_a_value_or_a_name():
 def test_an_infinite_answer_is_an_infinite_error():
     errors = equivariance_errors(lambda x: x.sum((2, 3)) * math.inf, "C4", image())
     assert errors[1:] == [math.inf] * 3
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int64, torch.float32, torch.bool])
+@pytest.mark.parametrize("fill", [0, 1, None])
+def test_zeros_and_whole_numbers_can_show_what_a_function_depends_on(kind, fill):
+    x = torch.randint(100, (1, 1, 4, 4)) if fill is None else torch.full((1, 1, 4, 4), fill)
+    x = x.to(kind)
+    assert_equivariant(lambda x: x, "D4", x, act_out=act_on_image)
+    assert_equivariant(lambda x: x.float().mean((2, 3)), "D4", x)
+    with pytest.raises(AssertionError, match="does not depend on the input"):
+        assert_equivariant(lambda x: torch.ones(1), "D4", x)
+
+
+def test_the_ends_of_a_type_can_be_disturbed():
+    for kind in (torch.uint8, torch.int8, torch.int64):
+        info = torch.iinfo(kind)
+        for value in (info.min, info.max):
+            x = torch.full((1, 1, 2, 2), value, dtype=kind)
+            assert_equivariant(lambda x: x, "C4", x, act_out=act_on_image)
+        both = torch.tensor([[info.min, info.max]] * 2, dtype=kind)
+        assert_equivariant(lambda x: x, "C4", both, act_out=act_on_image)
+
+
+def test_differences_of_bytes_do_not_wrap_around():
+    """1 − 3 is −2, not 254; and a difference of 256 is not 0."""
+    x = torch.tensor([[[[3, 1], [0, 0]]]], dtype=torch.uint8)
+    assert equivariance_errors(lambda x: x[..., 0, 0], "D1", x)[1] == pytest.approx(2 / 3)

@@ -42,3 +42,14 @@ def test_other_channels_are_refused():
     layer.require_channels(torch.rand(2, 1, 3, 3))
     with pytest.raises(InputError, match="takes pictures with 1 channels, got 3"):
         layer.require_channels(torch.rand(2, 3, 3, 3))
+
+
+def test_it_is_fitted_to_bytes_of_all_its_channels():
+    """Of pictures in [0, 1] whole numbers would leave nothing: mean 0."""
+    layer = Normalise(2)
+    with pytest.raises(InputError, match=r"in uint8, 0 to 255, got torch.float32; give \(255"):
+        layer.fit(torch.rand(4, 2, 3, 3))
+    for channels in (1, 3):
+        with pytest.raises(InputError, match=f"takes pictures with 2 channels, got {channels}"):
+            layer.fit(torch.zeros(4, channels, 3, 3, dtype=torch.uint8))
+    assert layer.mean.tolist() == [0.5, 0.5]

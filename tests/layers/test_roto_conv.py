@@ -210,6 +210,24 @@ def test_around_an_existing_convolution():
     assert equivariance_error(layer, "D4", pictures(32), act_out=act_on_image) < 1e-12
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
+def test_around_a_convolution_of_another_type(kind):
+    plain = nn.Conv2d(3, 5, 3, padding=1).to(kind)
+    layer = RotoConv.around(plain, "D4", 8)
+    assert layer.weight is plain.weight
+    assert layer(pictures(8).to(kind)).dtype == kind
+    if kind == torch.float64:
+        assert equivariance_error(layer, "D4", pictures(8), act_out=act_on_image) < 1e-12
+
+
+def test_around_a_convolution_on_another_device():
+    layer = RotoConv.around(nn.Conv2d(3, 5, 3, device="meta"), "D4", 8)
+    assert {table.device.type for table in layer.buffers()} == {"meta"}
+    with torch.device("meta"):
+        layer = RotoConv("D4", 3, 5, Stage(3, 1, 1))
+    assert layer(torch.rand(1, 3, 8, 8, device="meta")).shape == (1, 5, 8, 8)
+
+
 @pytest.mark.parametrize(
     "conv",
     [
@@ -218,11 +236,12 @@ def test_around_an_existing_convolution():
         nn.Conv2d(4, 4, (3, 5)),
         nn.Conv2d(4, 4, 3, padding="same"),
         nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"),
+        nn.ConvTranspose2d(4, 4, 3),
     ],
     ids=str,
 )
 def test_a_convolution_that_cannot_be_turned_is_refused(conv):
-    with pytest.raises(InputError, match=r"cannot be turned|takes square convolutions"):
+    with pytest.raises(InputError, match=r"cannot be turned|takes square|got ConvTranspose2d"):
         RotoConv.around(conv, "D4", 8)
 
 

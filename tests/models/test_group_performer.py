@@ -51,7 +51,7 @@ def test_law_in_training_too():
 
 @pytest.mark.parametrize("group", ["C4", "D4"])
 def test_law_of_the_field_on_a_rectangle(group):
-    model, images = model_for(group), pictures(8, 6)
+    model, images = model_for(group, frequencies="free"), pictures(8, 6)
     field = model.forward_features(images)
     for element in range(model.group.order):
         moved = model.forward_features(act_on_image(group, element, images))
@@ -178,8 +178,18 @@ def test_wrong_channels_and_sizes():
     with pytest.raises(InputError, match="takes pictures with 1 channels, got 3"):
         model_for()(pictures(channels=3))
     with pytest.raises(InputError, match="try 8 or 10"):
-        model_for(patch=2)(pictures(9, 9))
-    assert model_for(patch=2).exact_size(9) == (8, 10)
+        model_for(patch=2, frequencies="free")(pictures(9, 9))
+    assert model_for(patch=2, frequencies="free").exact_size(9) == (8, 10)
+
+
+@pytest.mark.parametrize("size", [(10, 10), (8, 10), (16, 8)])
+def test_a_torus_has_one_size(size):
+    """On another canvas its waves would have broken periods, and shifts would count."""
+    model = model_for()
+    with pytest.raises(InputError, match=rf"takes pictures of 8 x 8 pixels, got {size[0]} x"):
+        model(pictures(*size))
+    assert model.exact_size(10) == model.exact_size(8) == (8,)
+    assert model_for(frequencies="free")(pictures(*size)).isfinite().all()
 
 
 ONE_GRAPH = """

@@ -134,7 +134,8 @@ def test_law_nothing_changes_when_all_coordinates_move(form):
 
 def test_law_free_frequencies_and_the_softmax_are_relative_too():
     assert with_moved_places("relative_performer", {"frequencies": "free"}) < 1e-10
-    assert with_moved_places("relative_performer", {"kernel": "softmax"}) < 1e-10
+    published = {"kernel": "softmax", "variant": "tep-2021"}
+    assert with_moved_places("relative_performer", published) < 1e-10
 
 
 @pytest.mark.parametrize("form", MOVED)
@@ -160,6 +161,7 @@ def test_law_circular_shifts(form, shift):
     [
         ("performer", {}),
         ("relative_performer", {"variant": "tep-2021"}),
+        ("relative_performer", {"variant": "tep-2021", "kernel": "softmax"}),
         ("relative_performer", {"frequencies": "free"}),
         ("clipped_relative_performer", {"variant": "tep-2021"}),
     ],
@@ -299,6 +301,7 @@ def test_lookup_finds_the_grey_levels_again():
         ("clipped_relative_performer", {"clipping_distance": 5}, "try 4 or less"),
         ("performer", {"frequencies": "free"}, "unknown option of performer 'frequencies'"),
         ("performer", {"kernel": "sofmax"}, "unknown kernel 'sofmax'"),
+        ("relative_performer", {"kernel": "softmax"}, "set variant='tep-2021' for it"),
     ],
 )
 def test_refusals(name, options, words):
@@ -319,6 +322,13 @@ images = torch.rand(2, 1, 8, 8, dtype=torch.float64)
 model = turnwise.create_model("relative_performer", **small).double().eval()
 exported = torch.export.export(model, (images,)).module()
 torch.testing.assert_close(exported(images.roll(3, 2)), model(images))
+for name in ("performer", "nopos_performer", "relative_performer", "clipped_relative_performer"):
+    options = {"clipping_distance": 2} if name.startswith("clipped") else {}
+    model = turnwise.create_model(name, **small, **options).double().eval()
+    free = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    exported = torch.export.export(model, (images,), dynamic_shapes=free).module()
+    more = torch.rand(5, 1, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(exported(more), model(more))
 for name, options in (
     ("performer", {}),
     ("relative_performer", {}),

@@ -142,7 +142,8 @@ def _parser(model: str) -> argparse.ArgumentParser:
             _add(own, option, _shown(default))
     if "redraw_interval" in options and "clipping_distance" not in options:
         own.add_argument("--no-projection", dest="kernel", action="store_const", const="softmax",
-                         help="the same as --kernel softmax")  # fmt: skip
+                         help="the same as --kernel softmax; relative_performer takes it with "
+                         "--variant tep-2021")  # fmt: skip
     training = parser.add_argument_group("training")
     for word, (key, text) in RECIPE_WORDS.items():
         _add(training, word, f"{text} {_shown(_recipe_default(model, key))}")

@@ -40,6 +40,11 @@ def certify(
         f"{group.name} has no element but the identity that maps pixels to pixels, so there is "
         "nothing to certify; use C2, C4, D1, D2 or D4, or a group that contains one of them.",
     )
+    require(
+        len(images) >= 2,
+        f"a certificate needs 2 pictures or more, to see that other pictures have other answers; "
+        f"got {len(images)}.",
+    )
     measure = Measurement(model, group, images, scope)
     elements, turned, moves = measure.elements(), measure.angles(angles), measure.moves()
     layers = trace_layers(measure.finest, group, images) if scope.layers else ()

@@ -7,18 +7,25 @@ element that does not map pixels to pixels is refused here and interpolated in `
 """
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
-from turnwise.checks import InputError
+from turnwise.checks import InputError, require
 from turnwise.groups.finite import GRID_GROUPS, PlanarGroup
 
 
 def act_on_points(
-    group: PlanarGroup | str, g: int, points: Float[Tensor, "*many 2"]
-) -> Float[Tensor, "*many 2"]:
-    """g·x for points x in the plane."""
-    return points @ PlanarGroup.named(group).matrices()[g].to(points).T
+    group: PlanarGroup | str, g: int, points: Shaped[Tensor, "*many 2"]
+) -> Shaped[Tensor, "*many 2"]:
+    """g·x for points x in the plane; in whole numbers if g is a quarter turn or a mirror of one."""
+    group, kind = PlanarGroup.named(group), points.dtype
+    whole = not (kind.is_floating_point or kind.is_complex)
+    require(
+        not whole or (kind.is_signed and group.quarter_turns(g) is not None),
+        f"element {g} of {group.name} does not map points in {kind} to such points; "
+        "give points.double().",
+    )
+    return points @ group.matrices()[g].to(points).T
 
 
 def act_on_image(
@@ -40,6 +47,11 @@ def act_on_regular(
 ) -> Shaped[Tensor, "batch group *rest"]:
     """(g v)(h) = v(g⁻¹h) for functions on the group alone."""
     group = PlanarGroup.named(group)
+    require(
+        vector.shape[1] == group.order,
+        f"axis 1 must have {group.order} entries, one for each element of {group.name}, "
+        f"got shape {tuple(vector.shape)}.",
+    )
     return vector[:, group.product()[group.invert(g)].to(vector.device)]
 
 

@@ -94,15 +94,15 @@ class PlanarGroup:
 
     def product(self) -> Int64[Tensor, "group group"]:
         """The table [a, b] -> a·b, found by multiplying the matrices."""
-        return _product_table(self).clone()
+        return _product_table(self).clone().to(_device_in_use())
 
     def inverse(self) -> Int64[Tensor, " group"]:
-        """The table a -> a⁻¹: where a row of the product table holds the identity."""
+        """The table a -> a⁻¹: where a row of the product table holds the identity; on the CPU."""
         return (_product_table(self) == 0).long().argmax(dim=1)
 
     def relative(self) -> Int64[Tensor, "group group"]:
         """The table [g, h] -> g⁻¹·h: where h stands, seen from g."""
-        return _product_table(self)[self.inverse()]
+        return _product_table(self)[self.inverse()].to(_device_in_use())
 
     def compose(self, a: int, b: int) -> int:
         """a·b: first b acts, then a."""
@@ -148,12 +148,19 @@ def _snap(values: Float64[Tensor, " *shape"]) -> Float64[Tensor, " *shape"]:
     return torch.where((values - nearest).abs() < 1e-12, nearest, values)
 
 
+def _device_in_use() -> torch.device:
+    """Where torch makes tensors now: the CPU, unless we are inside `with torch.device(…)`."""
+    return torch.empty(0).device
+
+
 @cache
 def _product_table(group: PlanarGroup) -> Int64[Tensor, "group group"]:
-    matrices = group.matrices()
-    products = matrices[:, None] @ matrices[None, :]  # (a, b, 2, 2)
-    distance = (products[:, :, None] - matrices).abs().amax(dim=(-2, -1))
-    gap, table = distance.min(dim=-1)
+    # kept for later: neither for inference alone, nor on the device that happens to be in use
+    with torch.inference_mode(False), torch.device("cpu"):
+        matrices = group.matrices()
+        products = matrices[:, None] @ matrices[None, :]  # (a, b, 2, 2)
+        distance = (products[:, :, None] - matrices).abs().amax(dim=(-2, -1))
+        gap, table = distance.min(dim=-1)
     assert gap.max() < 1e-9, "the matrices are not closed under multiplication"
     return table
 

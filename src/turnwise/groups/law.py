@@ -39,11 +39,20 @@ def equivariance_errors(
     group = PlanarGroup.named(group)
     y = function(x)
 
-    def gap(g: int) -> Tensor:
-        return (function(act_in(group, g, x)) - act_out(group, g, y)).abs().max()
+    def gap(g: int) -> float:
+        return _largest(_wide(function(act_in(group, g, x))) - _wide(act_out(group, g, y)))
 
     chosen = range(group.order) if elements is None else elements
-    return [_ratio(float(gap(g)), float(y.abs().max())) for g in chosen]
+    return [_ratio(gap(g), _largest(_wide(y))) for g in chosen]
+
+
+def _wide(values: Tensor) -> Tensor:
+    """In double precision, where differences of whole numbers do not wrap around."""
+    return values.cpu().to(torch.complex128 if values.is_complex() else torch.float64)
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.abs().max())
 
 
 def _ratio(gap: float, scale: float) -> float:
@@ -99,8 +108,24 @@ def assert_equivariant(
 
 @torch.no_grad()
 def depends_on_input(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    """Whether noise of the size of `x` moves the output by more than rounding can."""
-    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    before, after = function(x), function(x + noise.to(x) * x.abs().max())
+    """Whether noise of the size of `x`, at least 1, moves the output by more than rounding can."""
+    before, after = _wide(function(x)), _wide(function(_disturbed(x)))
     rounding = TOLERANCE.get(x.dtype, COARSE_TOLERANCE)
-    return bool((after - before).abs().max() > rounding * before.abs().max())
+    return _largest(after - before) > rounding * _largest(before)
+
+
+def _disturbed(x: Tensor) -> Tensor:
+    """x with noise; whole numbers are drawn anew, from the least to the greatest in x."""
+    source = torch.Generator().manual_seed(0)
+    if x.is_floating_point() or x.is_complex():
+        noise = torch.rand(x.shape, generator=source, dtype=torch.float64)
+        return x + noise.to(x) * x.abs().max().clamp_min(1)
+    least, most = int(x.min()), int(x.max())
+    if least == most:  # as far from it as it is from 0, within the type
+        info = torch.iinfo(x.dtype) if x.dtype != torch.bool else None
+        low, high = (info.min, info.max) if info else (0, 1)
+        reach = max(127, abs(most))
+        most = min(most + reach, high)
+        least = max(most - reach, low)
+    span = min(most - least, 2**62)
+    return (least + torch.randint(span + 1, x.shape, generator=source)).to(x)

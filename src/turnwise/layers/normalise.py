@@ -1,7 +1,7 @@
 """What pictures look like to a model: the mean and spread of the pictures it was trained on."""
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from turnwise.checks import require
@@ -21,8 +21,14 @@ class Normalise(nn.Module):
         self.register_buffer("mean", torch.full((in_chans,), 0.5))
         self.register_buffer("spread", torch.full((in_chans,), 0.5))
 
-    def fit(self, images: UInt8[Tensor, "picture channel row col"]) -> None:
-        """Take mean and standard deviation of these pictures (the training split's)."""
+    def fit(self, images: Shaped[Tensor, "picture channel row col"]) -> None:
+        """Take mean and standard deviation of these pictures (the training split's), in uint8."""
+        require(
+            images.dtype == torch.uint8,
+            f"mean and spread are taken of pictures in uint8, 0 to 255, got {images.dtype}; "
+            "give (255 * images).round().to(torch.uint8) for pictures in [0, 1].",
+        )
+        self.require_channels(images)
         levels = torch.arange(256, dtype=torch.float64) / 255
         for channel in range(images.shape[1]):
             count = torch.bincount(images[:, channel].flatten().int(), minlength=256).double()
@@ -31,7 +37,7 @@ class Normalise(nn.Module):
             self.mean[channel] = mean
             self.spread[channel] = variance.sqrt().clamp_min(1e-3)
 
-    def require_channels(self, images: Float[Tensor, "batch in_chans rows cols"]) -> None:
+    def require_channels(self, images: Shaped[Tensor, "batch in_chans rows cols"]) -> None:
         """Raise unless the pictures have as many channels as the model was made for."""
         channels = self.mean.numel()
         require(

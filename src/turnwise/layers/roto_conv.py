@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_known, require_positive
+from turnwise.checks import InputError, require, require_known, require_positive
 from turnwise.geometry.sizes import Stage, require_exact_size
 from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
 from turnwise.layers.window_basis import window_basis
@@ -97,14 +97,15 @@ class RotoConv(nn.Module):
         self.weight, self.bias = like.weight, like.bias
         basis = window_basis(self.group, stage.kernel + remainder)
         self.blocks = basis.blocks
-        kind = self.weight.dtype
-        self.register_buffer("to_window", basis.for_window.to(kind), persistent=False)
-        self.register_buffer("to_filter", basis.for_filter.to(kind), persistent=False)
-        self.register_buffer("to_answers", basis.answers.to(kind), persistent=False)
+        self.register_buffer("to_window", basis.for_window.to(self.weight), persistent=False)
+        self.register_buffer("to_filter", basis.for_filter.to(self.weight), persistent=False)
+        self.register_buffer("to_answers", basis.answers.to(self.weight), persistent=False)
 
     @classmethod
-    def around(cls, conv: nn.Conv2d, group: PlanarGroup | str, size: int) -> "RotoConv":
+    def around(cls, conv: nn.Module, group: PlanarGroup | str, size: int) -> "RotoConv":
         """The same convolution, weights shared, made equivariant for pictures of `size` pixels."""
+        if not isinstance(conv, nn.Conv2d):
+            raise InputError(f"a RotoConv is made around an nn.Conv2d, got {type(conv).__name__}.")
         square = [_square(v) for v in (conv.kernel_size, conv.stride, conv.padding)]
         stage = Stage(*square)
         require(
@@ -112,7 +113,9 @@ class RotoConv(nn.Module):
             f"{conv} cannot be turned; use groups=1, dilation=1 and padding_mode='zeros'.",
         )
         rest, bias = remainder_of(size, stage), conv.bias is not None
-        made = cls(group, conv.in_channels, conv.out_channels, stage, remainder=rest, bias=bias)
+        with conv.weight.device:
+            made = cls(group, conv.in_channels, conv.out_channels, stage, remainder=rest, bias=bias)
+        made.to(conv.weight.dtype)  # the tables: 0, ±1 and powers of two, exact in every type
         made.weight, made.bias = conv.weight, conv.bias
         return made
 

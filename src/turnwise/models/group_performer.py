@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_divisible, require_known, require_positive
+from turnwise.checks import InputError, require, require_divisible, require_known, require_positive
 from turnwise.geometry.sizes import Stage, exact_sizes, output_size, require_exact_size
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_conv import (
@@ -92,7 +92,7 @@ class Design:
     attention:   "linear", or "softmax" of the same queries and keys
     features:    of queries and keys, in each head; 0 takes the multiple of 2 |G| from 32 on
     local:       pixels across of the convolution beside the attention; 0 is none
-    frequencies: "torus", or "free" (learned)
+    frequencies: "torus", for pictures of one size, or "free" (learned)
     border:      "wrap", or "zero" around the convolutions
     pose_maps:   "group" mixes the poses in every linear map, "pose" in the attention alone
     kernels:     of the stem, odd; the first ones halve the picture until a token has `patch` pixels
@@ -134,7 +134,7 @@ def _blocks(design: Design, group: PlanarGroup, width: int, side: int) -> Iterat
     """Blocks whose rate of dropped paths rises with the depth."""
     linear = GroupLinear if design.pose_maps == "group" else _pose_linear
     orbit = 2 * group.order
-    for rate in torch.linspace(0, design.drop_path, design.depth).tolist():
+    for rate in torch.linspace(0, design.drop_path, design.depth, device="cpu").tolist():
         attention = SteeredAttention(
             group, width, design.heads, side, features=design.features or -(-32 // orbit) * orbit,
             attention=design.attention, kernel=design.kernel, frequencies=design.frequencies,
@@ -155,6 +155,8 @@ class GroupPerformer(nn.Module):
         require_divisible(design.width, poses, "width", f"it is split over {poses} poses")
         width = design.width // poses
         self.group, self.pool = group, design.pool
+        # waves with whole numbers of periods in one canvas have none in another
+        self.canvas = task.image_size if design.frequencies == "torus" else None
         self.preprocess = Normalise(task.in_chans)
         self.stem = PerformerStem(
             group, task.in_chans, width, design.kernels, design.patch, design.wrap
@@ -169,14 +171,26 @@ class GroupPerformer(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
-        """`size` if the stem samples it symmetrically, else the nearest sizes that it does."""
-        return exact_sizes(size, self.stem.stages)
+        """`size` if the stem samples it symmetrically, else the nearest sizes that it does.
+
+        With frequencies="torus", the one size that it was made for.
+        """
+        return (self.canvas,) if self.canvas else exact_sizes(size, self.stem.stages)
+
+    def _require_size(self, rows: int, cols: int) -> None:
+        if self.canvas and (rows, cols) != (self.canvas, self.canvas):
+            raise InputError(  # not by `require`: a message is not to be traced
+                f"with frequencies='torus' this performer takes pictures of {self.canvas} x "
+                f"{self.canvas} pixels, got {rows} x {cols}; resample them, or make it for their "
+                "size, or with frequencies='free'."
+            )
+        for size in (rows, cols):
+            require_exact_size(size, self.stem.stages, "this performer's stem")
 
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
         """A field on the group that turns with the picture."""
         self.preprocess.require_channels(images)
-        for size in images.shape[2:]:
-            require_exact_size(size, self.stem.stages, "this performer's stem")
+        self._require_size(*images.shape[2:])
         maps = self.stem(images)
         rows, cols = maps.shape[2:]
         tokens = maps_to_tokens(maps, self.group.order)

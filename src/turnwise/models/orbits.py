@@ -224,8 +224,8 @@ class Orbit(nn.Module):
             return torch.stack([self.views.turn_back(maps, h) for maps, h in back], dim=1)
         require(
             split.ndim == 3,
-            f"logits are (batch, class), got {tuple(answers.shape)}; maps must be turned back before "
-            'they are combined: say output="map".',
+            f"logits are (batch, class), got {tuple(answers.shape)}; maps must be turned back "
+            'before they are combined: say output="map".',
         )
         return split.transpose(0, 1)
 

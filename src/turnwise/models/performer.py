@@ -180,7 +180,7 @@ class PixelPerformer(nn.Module):
         pixels = self.embedding(images, self.preprocess)
         if self.absolute is not None:
             pixels = pixels + self.absolute(self.places).flatten(1)
-        first = self.class_token.expand(len(images), 1, -1)
+        first = self.class_token.expand(images.shape[0], 1, -1)
         tokens, context = torch.cat([first, pixels], dim=1), self.places
         if self.shared is not None:
             code = self.shared(self.places)
@@ -222,7 +222,12 @@ def build_without_positions(task: Task, design: Design) -> PixelPerformer:
 def build_relative(task: Task, design: Design) -> PixelPerformer:
     """Relative Performer: positions turn features after the feature map (exact), or enter it."""
     pairs, dim = 2 * design.pos_scales, design.width // design.heads
-    exact = not design.published and design.kernel != "softmax"
+    exact = not design.published
+    require(
+        design.published or design.kernel != "softmax",
+        "kernel = 'softmax' is a layer of the published program, which circular shifts change; "
+        "set variant='tep-2021' for it, or take another kernel, e.g. 'elu'.",
+    )
 
     def attention() -> nn.Module:
         if exact:

@@ -153,7 +153,7 @@ def _create_orbit(name: str, task: Task, options: dict[str, Any]) -> Orbit:
         )
         start_from(inner, weights)
     model = orbit(inner, task.group, **around)
-    model.config = config_of(model)  # type: ignore[assignment]
+    model.config = config_of(model)
     return model
 
 

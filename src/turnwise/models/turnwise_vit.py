@@ -207,7 +207,8 @@ def _stem(design: Design, group: PlanarGroup, in_chans: int, width: int) -> Conv
 
 def _stages(design: Design, group: PlanarGroup, width: int) -> Iterator[nn.ModuleList]:
     """Blocks whose rate of dropped paths rises with the depth."""
-    rates = iter(torch.linspace(0, design.drop_path, sum(design.depths)).tolist())
+    steps = torch.linspace(0, design.drop_path, sum(design.depths), device="cpu")
+    rates = iter(steps.tolist())
     linear = partial(GroupLinear, basis=design.basis)
     for depth in design.depths:
         yield nn.ModuleList(

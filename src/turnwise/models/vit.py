@@ -47,7 +47,7 @@ class VisionTransformer(nn.Module):
         side = output_size(task.image_size, self.patches.stages)
         assert side is not None
         self.position = nn.Parameter(torch.empty(side * side, width))
-        rates = torch.linspace(0, drop_path, depth).tolist()
+        rates = torch.linspace(0, drop_path, depth, device="cpu").tolist()
         self.blocks = nn.Sequential(
             *(TransformerBlock(width, heads, drop_path=rate, backend=backend) for rate in rates)
         )
