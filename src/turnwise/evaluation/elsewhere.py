@@ -17,6 +17,7 @@ import torch
 
 from turnwise.checks import InputError, require
 from turnwise.data import Dataset, entry
+from turnwise.data.storage import home_expanded
 from turnwise.evaluation.examine import examine_and_keep, times_examined
 from turnwise.models import load
 from turnwise.training.recipe import read_recipe
@@ -30,7 +31,7 @@ def result_folder(run: str | Path, data: str) -> Path:
     if not data.startswith("folder:"):
         entry(data)  # an unknown name is answered with the nearest one
         return Path(run) / FOLDER / data
-    path = Path(data.removeprefix("folder:")).expanduser().resolve()
+    path = home_expanded(data.removeprefix("folder:"), data).resolve()
     mark = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # for another folder of that name
     return Path(run) / FOLDER / f"folder_{path.name}_{mark}"
 

@@ -27,6 +27,7 @@ from turnwise.evaluation.predictions import (
 from turnwise.files import write_json
 from turnwise.groups import PlanarGroup
 from turnwise.models import load
+from turnwise.models.storage import WEIGHTS
 from turnwise.training.recipe import Recipe, read_recipe
 from turnwise.training.run import load_run_data
 
@@ -142,7 +143,7 @@ def read_examination(folder: str | Path) -> dict[str, Any] | None:
 def weights_of(folder: str | Path) -> str | None:
     """The hash of the weights of the run that `folder` is, or belongs to."""
     for run in (Path(folder), *Path(folder).parents[:2]):
-        weights = run / "model" / "model.safetensors"
+        weights = run / "model" / WEIGHTS
         if weights.is_file():
             return hashlib.sha256(weights.read_bytes()).hexdigest()
     return None
