@@ -1,15 +1,28 @@
 """turnwise serve: it listens on this machine alone, says where, and ends when it is told to."""
 
+import io
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
+from contextlib import ExitStack, suppress
+from http.client import HTTPException
 
 import pytest
+from PIL import Image
 
 from turnwise.cli.main import parse
+from turnwise.reports.server import PATIENCE
+
+
+def ended(process, patience=60):
+    """What an interrupted server ends with, and what it said."""
+    process.send_signal(signal.SIGINT)
+    said, complained = process.communicate(timeout=patience)
+    return process.returncode, said, complained
 
 
 @pytest.fixture
@@ -31,9 +44,40 @@ def test_it_serves_until_it_is_interrupted(serving):
     process, address = serving
     with urllib.request.urlopen(address, timeout=20) as reply:
         assert b"Turn your picture" in reply.read()
-    process.send_signal(signal.SIGINT)
-    said, complained = process.communicate(timeout=20)
-    assert process.returncode == 0 and "ended" in said and complained == ""
+    assert ended(process) == (0, "ended\n", "")
+
+
+def test_it_ends_at_once_whoever_is_still_connected(serving):
+    process, address = serving
+    port = int(address.rsplit(":")[-1].rstrip("/"))
+    with ExitStack() as callers:
+        for said in (b"", b"GET / HT", b"POST /answer HTTP/1.1\r\nContent-Length: 999\r\n\r\nhalf"):
+            caller = callers.enter_context(socket.create_connection(("127.0.0.1", port)))
+            caller.sendall(said)
+        with urllib.request.urlopen(address, timeout=20) as reply:  # so the others are being heard
+            reply.read()
+        assert ended(process, PATIENCE / 2) == (0, "ended\n", "")
+
+
+def test_it_ends_well_in_the_middle_of_answers(serving):
+    process, address = serving
+    drawn = io.BytesIO()
+    Image.new("L", (1500, 1500)).save(drawn, "PNG")
+
+    def ask():
+        question = urllib.request.Request(f"{address}answer", drawn.getvalue(), method="POST")
+        with suppress(OSError, HTTPException):  # the server may hang up, as it should
+            while urllib.request.urlopen(question, timeout=20).read():
+                answered.set()
+
+    answered = threading.Event()
+    callers = [threading.Thread(target=ask) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    assert answered.wait(60)
+    assert ended(process) == (0, "ended\n", "")
+    for caller in callers:
+        caller.join()
 
 
 def test_loopback_is_the_default():

@@ -1,8 +1,15 @@
 """turnwise serve: a page on this machine for a person's own pictures."""
 
 import argparse
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from turnwise.checks import InputError, require
+
+if TYPE_CHECKING:
+    from turnwise.reports.server import PictureServer
 
 LOOPBACK = "127.0.0.1"
 
@@ -42,11 +49,24 @@ def serve(args: argparse.Namespace) -> int:
     if args.host != LOOPBACK:
         print(f"careful: others can reach {args.host}, too", flush=True)
     address = f"http://{args.host}:{server.port}/"
-    print(f"open {address} in a browser; Ctrl-C ends it", flush=True)
     try:
-        server.serve_forever()
+        with _interrupted_by_signal(server):
+            print(f"open {address} in a browser; Ctrl-C ends it", flush=True)
+            server.serve_forever()
     except KeyboardInterrupt:
         print("ended")
     finally:
         server.server_close()
     return 0
+
+
+@contextmanager
+def _interrupted_by_signal(server: "PictureServer") -> Iterator[None]:
+    """Ctrl-C is heard between two callers: in the midst of one, a thread could be half started."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is signal.default_int_handler:
+        signal.signal(signal.SIGINT, server.interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)

@@ -12,9 +12,11 @@ import base64
 import io
 import json
 import math
+import socket
 import tempfile
 import threading
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -230,16 +232,41 @@ class PictureHandler(BaseHTTPRequestHandler):
 class PictureServer(ThreadingHTTPServer):
     """Bound to its address, and waiting for `serve_forever`; port 0 takes any that is free."""
 
-    daemon_threads = True
+    daemon_threads = False  # one that still runs while Python ends can take it down (SIGABRT)
 
     def __init__(self, answerer: Answerer, host: str, port: int) -> None:
         self.answerer, self.host = answerer, host
+        self.callers: set[socket.socket] = set()
+        self.interrupted = False
         self.content = serve_page(answerer).encode()
         super().__init__((host, port), PictureHandler)
 
     @property
     def port(self) -> int:
         return int(self.server_address[1])
+
+    def interrupt(self, *_: Any) -> None:
+        """End `serve_forever` before its next caller; handles signals, and so takes no lock."""
+        self.interrupted = True
+
+    def service_actions(self) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.callers.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.callers.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Hang up on every caller, silent ones too, and wait until their threads have ended."""
+        for caller in tuple(self.callers):
+            with suppress(OSError):
+                caller.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A caller who hangs up in the middle is no news."""
