@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).parents[1]
 
-torch.set_num_threads(
-    1
-)  # small tensors on a shared two-core machine: threads cost more than they give
+# small tensors on a shared two-core machine: threads cost more than they give
+torch.set_num_threads(1)
+# the same examples in every run, and however busy the machine is
+settings.register_profile(
+    "turnwise", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("turnwise")
 
 
 @pytest.fixture(autouse=True)

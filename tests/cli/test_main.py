@@ -1,9 +1,9 @@
 """Exit codes, one line for what the user got wrong, settings in any place, and a quick --help."""
 
 import io
+import resource
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -18,14 +18,19 @@ def run_python(*words):
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
 
 
+def seconds_of_children():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_is_instant_and_imports_no_library():
-    """Best of three, on a machine that may be busy with other things."""
+    """In seconds of a core, best of three: the machine may be busy with other things."""
     times = []
     for _ in range(3):
-        start = time.monotonic()
+        start = seconds_of_children()
         said = run_python("-m", "turnwise", "--help").stdout
-        times.append(time.monotonic() - start)
-    assert min(times) < 0.5
+        times.append(seconds_of_children() - start)
+    assert 0 < min(times) < 0.5
     assert all(run.__name__ in said for run in COMMANDS)
     imports = run_python("-X", "importtime", "-m", "turnwise", "--help").stderr
     modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in imports.splitlines()}
