@@ -16,6 +16,14 @@ from turnwise.training.interruption import StopBetweenBatches, interruptible
 from turnwise.training.trainer import make_trainer, quiet
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """What a shell runs in the background ignores interruptions; here they are heard."""
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, usual)
+
+
 @pytest.fixture
 def trainer(tmp_path, quick):
     with quiet():
