@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOMS = [
-    "checks", "files", "groups", "geometry", "attention", "layers", "models",
+    "checks", "files", "signals", "groups", "geometry", "attention", "layers", "models",
     "data", "training", "evaluation", "reports", "cli", "__main__",
 ]  # fmt: skip
 TESTS = Path(__file__).parent
@@ -123,7 +123,7 @@ def test_a_module_has_its_test(module):
     assert mirrored.is_file(), f"{name_of(module)} has no {mirrored.relative_to(TESTS.parent)}"
 
 
-@pytest.mark.parametrize("name", ["checks", "files"])
+@pytest.mark.parametrize("name", ["checks", "files", "signals"])
 def test_a_room_of_one_module_has_its_test(name):
     assert (TESTS / f"test_{name}.py").is_file()
 

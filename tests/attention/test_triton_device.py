@@ -2,10 +2,12 @@
 
 import inspect
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
+import turnwise
 from turnwise.attention.triton_device import on_its_device
 
 
@@ -37,9 +39,5 @@ def test_it_looks_as_before_so_that_torch_can_read_its_types():
 
 @pytest.mark.parametrize("path", ["attention/triton_launch.py", "layers/triton_irrep_launch.py"])
 def test_every_operator_with_kernels_is_such_a_one(path):
-    from pathlib import Path
-
-    import turnwise
-
     text = (Path(turnwise.__file__).parent / path).read_text(encoding="utf-8")
     assert text.count("@torch.library.custom_op(") == text.count("@on_its_device\n") > 0

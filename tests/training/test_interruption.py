@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from unittest.mock import patch
 
@@ -171,27 +170,3 @@ def test_nothing_is_left_behind(trainer):
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert trainer.callbacks == before
-
-
-def test_a_handler_that_is_not_python_s_own_stays(trainer):
-    """A program that runs in the background ignores Ctrl-C, and a host may have its own way."""
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interruptible(trainer):
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
-def test_a_thread_can_train(trainer):
-    """Only the main thread may handle signals."""
-    passed = []
-
-    def work():
-        with interruptible(trainer):
-            passed.append(True)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert passed == [True]

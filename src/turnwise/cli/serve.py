@@ -1,15 +1,9 @@
 """turnwise serve: a page on this machine for a person's own pictures."""
 
 import argparse
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from turnwise.checks import InputError, require
-
-if TYPE_CHECKING:
-    from turnwise.reports.server import PictureServer
+from turnwise.signals import interruptions_to
 
 LOOPBACK = "127.0.0.1"
 
@@ -50,7 +44,7 @@ def serve(args: argparse.Namespace) -> int:
         print(f"careful: others can reach {args.host}, too", flush=True)
     address = f"http://{args.host}:{server.port}/"
     try:
-        with _interrupted_by_signal(server):
+        with interruptions_to(server.interrupt):
             print(f"open {address} in a browser; Ctrl-C ends it", flush=True)
             server.serve_forever()
     except KeyboardInterrupt:
@@ -58,15 +52,3 @@ def serve(args: argparse.Namespace) -> int:
     finally:
         server.server_close()
     return 0
-
-
-@contextmanager
-def _interrupted_by_signal(server: "PictureServer") -> Iterator[None]:
-    """Ctrl-C is heard between two callers: in the midst of one, a thread could be half started."""
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:
-        signal.signal(signal.SIGINT, server.interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)

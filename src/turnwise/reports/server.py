@@ -246,7 +246,7 @@ class PictureServer(ThreadingHTTPServer):
         return int(self.server_address[1])
 
     def interrupt(self, *_: Any) -> None:
-        """End `serve_forever` before its next caller; handles signals, and so takes no lock."""
+        """End `serve_forever` before its next caller: no thread is left half started."""
         self.interrupted = True
 
     def service_actions(self) -> None:

@@ -1,20 +1,21 @@
 """Ctrl-C ends a run between two batches, with everything closed that was open.
 
-Python raises KeyboardInterrupt wherever the program happens to be, and that can be inside the
-lock of the queue to the thread that writes the TensorBoard file: closing the file then waits for
-ever, and Lightning has by then told the process to ignore any further Ctrl-C.
+KeyboardInterrupt inside the lock of the queue to the thread that writes the TensorBoard file would
+leave it locked: closing the file then waits for ever, and Lightning has by then told the process to
+ignore any further Ctrl-C.
 """
 
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback
+
+from turnwise.signals import interruptions_to
 
 STOPPING = b"stopping before the next batch; Ctrl-C once more stops at once\n"
 
@@ -55,15 +56,9 @@ def interruptible(trainer: lightning.Trainer) -> Iterator[None]:
     """
     stop = StopBetweenBatches()
     trainer.callbacks.insert(0, stop)  # type: ignore[attr-defined]
-    usual = signal.getsignal(signal.SIGINT)
-    ours = (
-        usual is signal.default_int_handler
-        and threading.current_thread() is threading.main_thread()
-    )
-    if ours:
-        signal.signal(signal.SIGINT, stop.ask if trainer.local_rank == 0 else signal.SIG_IGN)
     try:
-        yield
+        with interruptions_to(stop.ask if trainer.local_rank == 0 else signal.SIG_IGN):
+            yield
         stop.answer()
     except SystemExit:  # Lightning ends the process on Ctrl-C; the caller decides that here
         if trainer.interrupted:
@@ -71,5 +66,3 @@ def interruptible(trainer: lightning.Trainer) -> Iterator[None]:
         raise
     finally:
         trainer.callbacks.remove(stop)  # type: ignore[attr-defined]
-        if ours:
-            signal.signal(signal.SIGINT, usual)
