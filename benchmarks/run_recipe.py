@@ -4,7 +4,8 @@
 
 Each seed is trained, selected on validation and tested once, by the commands `turnwise train` and
 `turnwise test`; the record in benchmarks/recipes.jsonl holds every seed and their mean.  On other
-data (data.name=dermamnist_c) runs and record are kept beside those on the recipe's own.
+data (data.name=dermamnist_c) runs and record are kept beside those on the recipe's own.  In a
+setting {seed} stands for each of them (model.weights=runs/rotmnist_resnet/seed_{seed}).
 """
 
 import argparse
@@ -47,7 +48,8 @@ def title(args: argparse.Namespace, recipe: Recipe) -> str:
 
 def training(args: argparse.Namespace, name: str, seed: int) -> tuple[Path, list[str]]:
     run = args.output / name / f"seed_{seed}"
-    words = [str(args.recipe), *args.settings, f"seed={seed}", "--output", str(run)]
+    settings = [setting.replace("{seed}", str(seed)) for setting in args.settings]
+    words = [str(args.recipe), *settings, f"seed={seed}", "--output", str(run)]
     return run, [sys.executable, "-m", "turnwise", "train", *words]
 
 
