@@ -41,17 +41,30 @@ def test_randomness_is_a_function_of_seed_step_and_rank():
     assert len({draw(0), draw(1), draw(0, global_step=8), draw(0, global_rank=1)}) == 4
 
 
-def test_weights_are_averaged_every_few_steps_with_the_share_of_them_all():
-    """By hand: after step 4 the first weights, after step 8 a share 1 - 0.9⁴ of the second."""
+def averaged(decay, weights):
+    """The callback after steps that left these weights, and its average."""
     module = lightning.LightningModule()
     module.layer = torch.nn.Linear(1, 1, bias=False)
-    average = AveragedWeights(0.9)
+    average = AveragedWeights(decay)
     average.setup(trainer(), module, "fit")
-    for step in range(1, 12):
-        module.layer.weight.data.fill_(float(step))
+    for step, weight in enumerate(weights, start=1):
+        module.layer.weight.data.fill_(weight)
         average.on_train_batch_end(trainer(global_step=step), module, None, None, 0)
-    kept = average._average_model.module.layer.weight.item()
-    assert kept == pytest.approx(4 * 0.9**4 + 8 * (1 - 0.9**4))
+    return average, average._average_model.module.layer.weight.item()
+
+
+def test_weights_are_averaged_every_few_steps_with_the_share_of_them_all():
+    """By hand: after step 4 the first weights; after step 8, near the start, (9 / 18)⁴ of them."""
+    _, kept = averaged(0.9, [float(step) for step in range(1, 12)])
+    assert kept == pytest.approx(4 * 0.5**4 + 8 * (1 - 0.5**4))
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.998])
+def test_what_comes_first_is_soon_forgotten(decay):
+    average, kept = averaged(decay, 8 * [100.0] + 192 * [1.0])
+    assert kept == pytest.approx(1.0, abs=0.01)
+    average.steps = 10**6
+    assert average.kept_share() == pytest.approx(decay**4)
 
 
 def test_fewer_steps_than_an_update_takes_are_kept_all_the_same(tmp_path, quick):

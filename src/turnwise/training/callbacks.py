@@ -38,16 +38,16 @@ class RepeatableSteps(Callback):
         torch.manual_seed(mix(self.seed, trainer.global_step, trainer.global_rank))
 
 
-def _fading(decay: float) -> Callable[[Any, Any, Any], None]:
-    """torch's average of weights and buffers; but tables of whole numbers are copied.
+def _fading(share: Callable[[], float]) -> Callable[[Any, Any, Any], None]:
+    """torch's average of weights and buffers, of which `share` is kept each time.
 
-    Averaged they would be rounded down, 9 · 0.992 + 9 · 0.008 to 8, and an index be another.
+    Tables of whole numbers are copied: averaged they would be rounded down, 9 · 0.992 + 9 · 0.008
+    to 8, and an index be another.
     """
-    fade = get_ema_multi_avg_fn(decay)
 
     def update(kept: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
         if kept[0].is_floating_point() or kept[0].is_complex():
-            fade(kept, current, count)
+            get_ema_multi_avg_fn(share())(kept, current, count)
             return
         for old, new in zip(kept, current, strict=True):
             old.copy_(new)
@@ -58,6 +58,8 @@ def _fading(decay: float) -> Callable[[Any, Any, Any], None]:
 class AveragedWeights(WeightAveraging):
     """Validate and keep a running average of the weights, each step's share fading by `decay`.
 
+    After t steps it fades by (1 + t) / (10 + t) where that is less: else the weights of the first
+    steps would count for a third of the average after 500 steps at 0.998.
     It is brought up to date every few steps, with the share that these steps have together, since
     walking over all weights takes the host as long as several layers.
 
@@ -67,12 +69,18 @@ class AveragedWeights(WeightAveraging):
     EVERY = 4  # steps
 
     def __init__(self, decay: float) -> None:
-        super().__init__(multi_avg_fn=_fading(decay**self.EVERY))
+        super().__init__(multi_avg_fn=_fading(self.kept_share))
+        self.decay, self.steps = decay, 0
+
+    def kept_share(self) -> float:
+        """Of the average so far, in the one that the next steps are part of."""
+        return min(self.decay, (1 + self.steps) / (10 + self.steps)) ** self.EVERY
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Every few steps; and after epochs with fewer in all, or untrained weights would stay."""
         if step_idx is not None:
-            return (step_idx + 1) % self.EVERY == 0
+            self.steps = step_idx + 1
+            return self.steps % self.EVERY == 0
         average: Any = self._average_model
         return average is not None and not int(average.n_averaged)
 
