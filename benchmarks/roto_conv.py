@@ -28,10 +28,9 @@ import torch.nn.functional as F
 from meters import ready
 from torch import nn
 
-from turnwise.geometry.sizes import Stage
+from turnwise.geometry.sizes import Stage, size_after
 from turnwise.layers.roto_conv import RotoConv, remainder_of
 from turnwise.models import create_model
-from turnwise.models.convolutions import size_after
 from turnwise.models.metaformer import DESIGNS, GEOMETRIES
 from turnwise.reports.records import append_record
 

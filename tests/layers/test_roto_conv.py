@@ -307,3 +307,12 @@ for algorithm in ("copies", "bank", "fourier"):
 def test_it_compiles_in_one_graph():
     """In a process of its own: the run-time type checks of the tests would break the graph."""
     subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)
+
+
+@pytest.mark.parametrize("algorithm", ["copies", "bank", "fourier"])
+def test_autocast_gives_what_a_plain_convolution_gives(algorithm):
+    """A bias in single precision would leave maps in it, and all that follows at twice the cost."""
+    layer = made(Stage(2, 2), 4, algorithm=algorithm).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(pictures(4).float()).dtype == torch.bfloat16
+        assert nn.Conv2d(3, 5, 2, 2)(pictures(4).float()).dtype == torch.bfloat16

@@ -10,11 +10,11 @@ Operator = TypeVar("Operator", bound=Callable[..., Any])
 
 
 def on_its_device(operator: Operator) -> Operator:
-    """`operator`, with the device of its first tensor current while it runs."""
+    """`operator`, with the device of its first tensor, or list of them, current while it runs."""
 
     @wraps(operator)
-    def there(first: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        with torch.cuda.device_of(first):
+    def there(first: torch.Tensor | list[torch.Tensor], *rest: Any, **named: Any) -> Any:
+        with torch.cuda.device_of(first[0] if isinstance(first, list) else first):
             return operator(first, *rest, **named)
 
     return there  # type: ignore[return-value]

@@ -21,6 +21,11 @@ class Stage(NamedTuple):
     padding: int = 0
 
 
+def size_after(size: int, stage: Stage) -> int:
+    """Pixels that a stage leaves of `size`, the rest unseen."""
+    return (size + 2 * stage.padding - stage.kernel) // stage.stride + 1
+
+
 def output_size(size: int, stages: Sequence[Stage]) -> int | None:
     """The size after all stages, or None if some stage is off-centre or runs empty."""
     for kernel, stride, padding in stages:

@@ -13,6 +13,7 @@ Three algorithms, one result:
     copies   |G| convolutions of turned pictures: the formula, and the oracle
     bank     one convolution with |G| turned filters:  K_w(g·x) = g·K_{g⁻¹w}(x)
     fourier  the bank in the basis of irreps: 1.5 instead of 8 times the multiplications (D4)
+On CUDA the last two are matrix products between kernels of our own (triton_roto_launch.py).
 
 Paper:    Roto-MetaFormer (M. Heinrich, BVM 2025), the module called RotoConv.
 Departs:  the published module does not turn back: max_g K(g·x), here reduce="legacy".  It folds
@@ -25,13 +26,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.checks import InputError, require, require_known, require_positive
-from turnwise.geometry.sizes import Stage, require_exact_size
+from turnwise.geometry.sizes import Stage, require_exact_size, size_after
 from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
+from turnwise.layers.irrep_blocks import by_kernel, rounded_by_autocast
 from turnwise.layers.window_basis import window_basis
 
 REDUCTIONS = ("max", "mean", "rms", "legacy")
 ALGORITHMS = ("auto", "copies", "bank", "fourier")
 NARROW = 16  # input channels below which products are too short to gain on a GPU
+LARGEST = 4  # sides of windows whose taps a kernel holds in registers
 
 Maps = Float[Tensor, "batch in_width row col"]
 NewMaps = Float[Tensor, "batch width newrow newcol"]
@@ -90,7 +93,7 @@ class RotoConv(nn.Module):
         require_known(algorithm, ALGORITHMS, "algorithm")
         self.stage, self.remainder = stage, remainder
         self.stages = (extended(stage, remainder),)
-        self.reduce, self.algorithm = reduce, algorithm
+        self.reduce, self.algorithm, self.backend = reduce, algorithm, "auto"
         with torch.device("cpu"):  # numbers, also where weights are made on another device
             self.back = tuple(self.group.inverse().tolist())  # here: a graph would break on it
         like = nn.Conv2d(in_width, width, stage.kernel, bias=bias)  # starts as torch starts it
@@ -131,6 +134,8 @@ class RotoConv(nn.Module):
         if self.reduce == "mean" and algorithm != "copies":  # K is linear: so is the mean
             filters = self._filters().mean(dim=0)
             return F.conv2d(maps, filters, self.bias, self.stage.stride, self.stage.padding)
+        if self._has_kernel(maps, algorithm):
+            return self._greatest(maps, algorithm)
         if algorithm == "fourier" and self.reduce != "legacy":
             answers, places = self._fourier(maps)
             # reduced as they lie in memory: many times faster
@@ -201,6 +206,38 @@ class RotoConv(nn.Module):
         taps = windows.permute(4, 5, 0, 2, 3, 1)  # (row, col, batch, newrow, newcol, i)
         return taps.flatten(2, 4).flatten(0, 1), (batch, rows, cols)
 
+    def _has_kernel(self, maps: Maps, algorithm: str) -> bool:
+        small = self.stages[0].kernel <= LARGEST and algorithm == "fourier"
+        known = self.reduce == "max" and (small or algorithm == "bank")
+        return known and by_kernel(maps, self.backend)
+
+    def _greatest(self, maps: Maps, algorithm: str) -> NewMaps:
+        """max_g y_g: products as the two algorithms have them, and kernels before and after."""
+        from turnwise.layers.triton_roto_launch import BANK, greatest_answer, windows_to_rows
+
+        maps = rounded_by_autocast(maps)
+        if algorithm == "bank":
+            windows, places = self._windows(maps)
+            filters = self._filters().permute(3, 4, 2, 0, 1).flatten(0, 2).flatten(1)
+            products, kernel = [windows.transpose(0, 1).flatten(1) @ filters], BANK
+        else:
+            kernel, stride, padding = self.stages[0]
+            tokens = maps.permute(0, 2, 3, 1).contiguous()
+            rows = windows_to_rows(tokens, self.group.name, kernel, stride, padding)
+            products = [x @ w for x, w in zip(rows, self._block_filters(), strict=True)]
+            newrows, newcols = (size_after(n, self.stages[0]) for n in maps.shape[2:])
+            places = (len(maps), newrows, newcols)
+        best, _ = greatest_answer(products, self.group.name, kernel, len(self.weight))
+        return _to_maps(best if self.bias is None else best + self.bias.to(best), places)
+
+    def _block_filters(self) -> list[Float[Tensor, "_ _"]]:
+        """ŵ of each block, (j · i, a · o)."""
+        weight = _mix(self.to_filter, self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1))
+        parts = zip(self.blocks, weight.split([dim * n for dim, n in self.blocks]), strict=True)
+        return [
+            w.unflatten(0, block).flatten(1, 2).transpose(0, 1).flatten(1) for block, w in parts
+        ]
+
     def _reduced(
         self, answers: Float[Tensor, "group *rest"], bias: Tensor | None
     ) -> Float[Tensor, "*rest"]:
@@ -211,7 +248,7 @@ class RotoConv(nn.Module):
         # not amax: its gradient compares with the maximum, which a compiled graph may compute again
         # in another precision, and 0 / 0 is not a number
         reduced = answers.mean(dim=0) if self.reduce == "mean" else answers.max(dim=0).values
-        return reduced if bias is None else reduced + bias
+        return reduced if bias is None else reduced + bias.to(reduced)  # rounded by autocast, too
 
     def extra_repr(self) -> str:
         width, in_width = self.weight.shape[:2]

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.checks import require
-from turnwise.geometry.sizes import Stage
-from turnwise.models.convolutions import ConvMaker, register_twins, size_after
+from turnwise.geometry.sizes import Stage, size_after
+from turnwise.models.convolutions import ConvMaker, register_twins
 from turnwise.models.registry import Task
 from turnwise.models.resnet import HALVE, KEEP, SHORTCUT, ResNet, ResNetDesign
 

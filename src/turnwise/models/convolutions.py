@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from turnwise.checks import require
-from turnwise.geometry.sizes import Stage, nearest_sizes
+from turnwise.geometry.sizes import Stage, nearest_sizes, size_after
 from turnwise.groups import PlanarGroup, require_grid_group
 from turnwise.layers.group_conv import MapNorm
 from turnwise.layers.oriented import oriented_conv, width_of_pose
@@ -84,11 +84,6 @@ class ConvMaker:
     def sampling(self, stage: Stage, size: int) -> Stage:
         """The stage as it is made, for `geometry.sizes`."""
         return extended(stage, self.remainder(size, stage))
-
-
-def size_after(size: int, stage: Stage) -> int:
-    """Pixels that a stage leaves of `size`, the rest unseen."""
-    return (size + 2 * stage.padding - stage.kernel) // stage.stride + 1
 
 
 def require_oriented(stages: int, depths: Sequence[int], roto: bool) -> None:

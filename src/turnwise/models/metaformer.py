@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.checks import require, require_known
-from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
+from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size, size_after
 from turnwise.groups import PlanarGroup
 from turnwise.layers.metaformer_block import NORMS, MetaFormerBlock, PoseNorm
 from turnwise.layers.mixers import AttentionMixer, PoolMixer, start_small
@@ -28,7 +28,6 @@ from turnwise.models.convolutions import (
     register_twins,
     require_oriented,
     require_room,
-    size_after,
 )
 from turnwise.models.registry import Task
 

@@ -14,14 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.checks import require, require_known
-from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
+from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size, size_after
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.roto_conv import ALGORITHMS, REDUCTIONS
 from turnwise.models.convolutions import (
     ConvMaker,
     register_twins,
     require_oriented,
-    size_after,
 )
 from turnwise.models.registry import Task
 
