@@ -4,7 +4,7 @@
 
 Right:  for groups and precisions, the largest relative error of any output or gradient against
         the formula in float64, and that of the formula in the same precision; exit status 1 if
-        the kernels' is more than twice as large.
+        the kernels' is more than three times as large.
 Fast:   milliseconds of each kernel at the hidden width of a perceptron (64 pictures of 196 tokens,
         3072 channels, D4, bfloat16), forward and backward, beside what it must read and write.
 One record goes to benchmarks/irrep_kernels.jsonl.  The counterpart on the CPU is
@@ -128,7 +128,7 @@ def main() -> int:
     )
     command = shlex.join(["python", "benchmarks/irrep_kernels.py", *sys.argv[1:]])
     append_record(args.records, command, {"errors": errors, "milliseconds": speeds})
-    return int(any(both["triton"] > 2 * both["plain"] for both in errors.values()))
+    return int(any(both["triton"] > 3 * both["plain"] for both in errors.values()))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 For each convolution (by geometry): the largest relative error of the output or any gradient in
 float32, and of the output in bfloat16, where another answer may win than in float64 and has another
 gradient; beside it that of the formula in the same precision.  Exit status 1 if the kernels' is
-more than twice as large.  Times are in benchmarks/roto_conv.py.  One record goes to
+more than three times as large.  Times are in benchmarks/roto_conv.py.  One record goes to
 benchmarks/roto_kernels.jsonl.  The counterpart on the CPU is tests/layers/test_triton_roto.py, in
 Triton's interpreter.
 """
@@ -73,7 +73,7 @@ def main() -> int:
     print(text_table(["case", "kernels", "formula"], rows))
     command = shlex.join(["python", "benchmarks/roto_kernels.py", *sys.argv[1:]])
     append_record(args.records, command, {"errors": errors})
-    return int(any(both["triton"] > 2 * both["plain"] for both in errors.values()))
+    return int(any(both["triton"] > 3 * both["plain"] for both in errors.values()))
 
 
 if __name__ == "__main__":
