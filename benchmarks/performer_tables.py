@@ -27,7 +27,10 @@ ROWS = {
     "performer": ("performer",),
     "nopos_performer": ("nopos_performer",),
     "relative_performer": ("relative_performer",),
-    "relative_performer, 128 channels, 4 blocks, 4 heads": ("relative_performer_small_moved",),
+    "relative_performer, 128 channels, 4 blocks, 4 heads": (
+        "relative_performer_small_moved",
+        "relative_performer_small",
+    ),
     "clipped_relative_performer": ("clipped_relative_performer",),
     "group_performer, upright (C1 or D1)": ("group_performer_c1", "group_performer_d1"),
     "group_performer, C4": ("group_performer_c4",),

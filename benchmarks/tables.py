@@ -102,13 +102,40 @@ def by_data(records: list[Record]) -> list[Record]:
     return sorted(records, key=place)
 
 
+def task(record: Record) -> tuple[str, str, float]:
+    """What is to be learned: the data, their size as the recipe's name has it, and how many."""
+    figures = record["figures"]
+    recipe = read_recipe(HERE.parent / "recipes" / f"{figures['recipe']}.yaml")
+    return own_data(figures), figures["recipe"].split("_")[0], recipe.data.fraction
+
+
+def is_exact(record: Record) -> bool:
+    """Whether the model promises anything, and kept it for every picture and seed."""
+    found = record["figures"]["seeds"].values()
+    return over_group(record) != UNDEFINED and all(s["orbit_agreement"] == 1.0 for s in found)
+
+
+def best(records: list[Record]) -> list[Record]:
+    """The best on validation, if there is any."""
+
+    def validated(record: Record) -> float:
+        found = record["figures"]["seeds"].values()
+        return sum(seed["val_accuracy"] for seed in found) / len(found)
+
+    return [max(records, key=validated)] if records else []
+
+
 def results() -> str:
-    """What was trained from three seeds or more."""
-    headers = ["recipe", "weights", "test accuracy", "same answer over the group", "seeds"]
+    """Of what was trained from three seeds or more, the best exact and the best ordinary model."""
+    headers = ["recipe", "weights", "test accuracy", "same answer over the group"]
     claims = [r for r in latest().values() if len(r["figures"]["seeds"]) >= SEEDS]
-    cells = (weights, partial(over_seeds, key="test_accuracy"), over_group, seeds)
-    rows = [[link(record), *(cell(record) for cell in cells)] for record in by_data(claims)]
-    return markdown_table(headers, rows)
+    cells = (weights, partial(over_seeds, key="test_accuracy"), over_group)
+    rows = []
+    for each in sorted({task(record) for record in claims}):
+        rivals = [record for record in claims if task(record) == each]
+        for exact in (True, False):
+            rows += best([record for record in rivals if is_exact(record) is exact])
+    return markdown_table(headers, [[link(r), *(cell(r) for cell in cells)] for r in rows])
 
 
 def all_results() -> str:
@@ -186,6 +213,31 @@ def all_angles() -> str:
     return markdown_table([steps, *columns], rows)
 
 
+def flagship_speed() -> str:
+    """The last record of every size."""
+    found = {
+        (result["width"], result["tokens"]): (record["figures"]["batch"], result["figures"])
+        for record in read_records(HERE / "flagship_speed.jsonl")
+        for result in record["figures"]["results"]
+    }
+    headers = ["width, tokens, batch", "plain step", "× regular", "× irreps", "plain inference",
+               "× regular", "× irreps"]  # fmt: skip
+    rows = [
+        [f"{width}, {tokens:,}, {batch}"]
+        + [
+            cell
+            for kind in ("step", "inference")
+            for cell in (
+                f"{1000 * figures['plain'][kind]:.1f} ms",
+                *(f"{figures[basis][kind] / figures['plain'][kind]:.2f}"
+                  for basis in ("regular", "irreps")),
+            )
+        ]
+        for (width, tokens), (batch, figures) in sorted(found.items())
+    ]  # fmt: skip
+    return markdown_table(headers, rows)
+
+
 def published_error(name: str) -> str:
     record = read_records(HERE / "published_errors.jsonl")[-1]
     return ERRORS[name](record["figures"])
@@ -197,6 +249,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "flagship": flagship,
     "flagship_trials": flagship_trials,
     "all_angles": all_angles,
+    "flagship_speed": flagship_speed,
     "accuracies": lambda: accuracies(latest_by_recipe()),
     "gsa_curve": lambda: curve(
         read_records(HERE / "gsa_curves.jsonl"), "rotmnist_gsa_net_p4", whole=45

@@ -115,7 +115,14 @@ DESIGNS = {
     "tiny": Design(width=192, depths=(4,), heads=1, mlp_ratio=4.0),
     "small": Design(width=384, depths=(4,), heads=2, mlp_ratio=4.0),
     "base": Design(
-        width=768, depths=(12,), heads=2, stem="patch", patch=16, mlp_ratio=4.0, layer_scale=0.1
+        width=768,
+        depths=(12,),
+        heads=1,
+        stem="patch",
+        patch=16,
+        mlp_ratio=4.0,
+        basis="irreps",
+        layer_scale=0.1,
     ),
 }
 
