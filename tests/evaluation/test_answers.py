@@ -17,6 +17,7 @@ from turnwise.evaluation.answers import (
     probabilities,
     relative_change,
 )
+from turnwise.geometry.warps import turn_image
 
 
 class Sums(nn.Module):
@@ -46,6 +47,23 @@ def test_chunks_bound_the_batch_and_change_nothing(chunk, digits_like):
 def test_each_chunk_is_moved(digits_like):
     answer = Answerer(Sums().double(), torch.float64, 2)
     assert torch.equal(answer(digits_like, lambda x: x + 1), answer(digits_like.double() + 1))
+
+
+class Mirror(nn.Module):
+    """Says what it sees."""
+
+    def forward(self, images):
+        return images.flatten(1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_pictures_are_moved_before_they_are_rounded(precision, digits_like):
+    """Between its pixels no picture can be sampled in bfloat16."""
+    seen = Answerer(Mirror(), getattr(torch, precision), 2)(
+        digits_like, lambda images: turn_image(images, 45.0)
+    )
+    right = turn_image(digits_like.float(), 45.0).to(getattr(torch, precision))
+    assert torch.equal(seen, right.flatten(1).double())
 
 
 @pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])

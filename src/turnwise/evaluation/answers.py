@@ -45,8 +45,10 @@ class Answerer:
         batch = self.model.batch if isinstance(self.model, FileModel) else None
         answers = []
         for part in images.split(batch or self.chunk):
-            seen = part.to(device_of(self.model), self.precision)
-            seen = seen if move is None else move(seen)
+            # moved in float32 or finer: places of pixels cannot be told apart in bfloat16
+            fine = torch.promote_types(self.precision, torch.float32)
+            seen = part.to(device_of(self.model), fine)
+            seen = (seen if move is None else move(seen)).to(self.precision)
             filled = seen if batch is None else _filled(seen, batch)
             answers.append(_scores(self.model(self.prepare(filled)), len(filled))[: len(part)])
         return torch.cat(answers).double().cpu()
