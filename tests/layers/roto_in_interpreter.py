@@ -9,7 +9,6 @@ import json
 import torch
 
 from turnwise.geometry.sizes import Stage
-from turnwise.layers import triton_roto_launch
 from turnwise.layers.roto_conv import RotoConv, remainder_of
 
 CASES = {  # group, algorithm, stage, rows, cols, channels in and out
@@ -55,13 +54,17 @@ def gap(right, got):
 
 def not_a_number_wins():
     """As in torch.max: one answer that is not a number makes the greatest one so."""
+    from turnwise.layers.triton_roto_launch import BANK, greatest_answer
+
     products = torch.arange(16.0).view(2, 8)
     products[1, 3] = torch.nan
-    best, which = triton_roto_launch.greatest_answer([products], "D4", 0, 1)
+    best, which = greatest_answer([products], "D4", BANK, 1)
     return [str(float(best[0, 0])), str(float(best[1, 0])), which.flatten().tolist()]
 
 
 if __name__ == "__main__":
+    from turnwise.layers import triton_roto_launch
+
     triton_roto_launch.SIZE = 64  # several programs, the last not full
     cases = {case: errors(case, *values) for case, values in CASES.items()}
     print(json.dumps({"cases": cases, "not a number": not_a_number_wins()}))
