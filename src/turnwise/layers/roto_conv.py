@@ -61,7 +61,8 @@ class RotoConv(nn.Module):
     """max_g g⁻¹·K(g·x) around a square convolution K; see the head of this file.
 
     `remainder` is fixed when it is made, from the size of the pictures (`remainder_of`); pictures
-    that leave another are refused with the nearest sizes that do not.
+    that leave another are refused with the nearest sizes that do not.  `backend` "plain" leaves the
+    kernels on CUDA out.
     """
 
     to_window: Tensor
