@@ -106,7 +106,8 @@ def task(record: Record) -> tuple[str, str, float]:
     """What is to be learned: the data, their size as the recipe's name has it, and how many."""
     figures = record["figures"]
     recipe = read_recipe(HERE.parent / "recipes" / f"{figures['recipe']}.yaml")
-    return own_data(figures), figures["recipe"].split("_")[0], recipe.data.fraction
+    data = figures.get("data") or own_data(figures)
+    return data, figures["recipe"].split("_")[0], recipe.data.fraction
 
 
 def is_exact(record: Record) -> bool:
