@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.checks import InputError
-from turnwise.geometry.sizes import Stage, exact_sizes, output_size, require_exact_size
+from turnwise.geometry.sizes import (
+    Stage,
+    exact_sizes,
+    extended,
+    output_size,
+    remainder_of,
+    require_exact_size,
+)
 
 
 @given(st.integers(4, 24), st.integers(1, 5), st.integers(1, 4), st.integers(0, 2))
@@ -40,3 +47,10 @@ def test_the_error_names_the_nearest_sizes():
         InputError, match=r"image_size = 30 cannot be exact in vit .* try 28 or 32\."
     ):
         require_exact_size(30, [Stage(4, 4)], "vit")
+
+
+def test_remainders():
+    assert [remainder_of(n, Stage(7, 4, 2)) for n in (128, 129, 131)] == [1, 2, 0]
+    assert extended(Stage(3, 2, 1), 1) == Stage(4, 2, 1)
+    with pytest.raises(InputError, match=r"2 pixels with 0 around them are too few .* use 3"):
+        remainder_of(2, Stage(3, 1, 0))

@@ -8,8 +8,8 @@ import json
 
 import torch
 
-from turnwise.geometry.sizes import Stage
-from turnwise.layers.roto_conv import RotoConv, remainder_of
+from turnwise.geometry.sizes import Stage, remainder_of
+from turnwise.layers.roto_conv import RotoConv
 
 CASES = {  # group, algorithm, stage, rows, cols, channels in and out
     "D4, compiled, before any other has run": ("D4", "fourier", Stage(4, 2, 1), 6, 6, 16, 8),

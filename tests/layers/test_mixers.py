@@ -130,6 +130,7 @@ def test_the_mask_counts_pixels():
     [
         (lambda: PoolMixer(2), "window = 2 must be odd"),
         (lambda: AttentionMixer(8, 4, window=4), "window = 4 must be odd, or 0"),
+        (lambda: AttentionMixer(8, 4, window=-1), "window = -1 must be odd, or 0"),
         (lambda: AttentionMixer(40, 32), r"width = 40 must be a multiple of 32 .* try 32 or 64"),
     ],
 )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from turnwise.checks import InputError
-from turnwise.geometry.sizes import Stage
+from turnwise.geometry.sizes import Stage, remainder_of
 from turnwise.groups import (
     GRID_GROUPS,
     PlanarGroup,
@@ -18,7 +18,7 @@ from turnwise.groups import (
     equivariance_error,
     equivariance_errors,
 )
-from turnwise.layers.roto_conv import RotoConv, extended, remainder_of
+from turnwise.layers.roto_conv import RotoConv
 
 # kernel/stride/padding and a size: those of the reference, and some that leave more than one pixel
 CASES = [
@@ -176,13 +176,25 @@ def test_moving_one_part_is_seen_by_the_aligned_form_alone(h):
     assert (aligned(after) - aligned(before)).abs().max() > 0.1
 
 
-def test_equal_answers_share_the_gradient():
-    """A picture without features must not prefer one turn of the filter."""
-    layer = made(Stage(2, 2), 4)
-    layer(torch.ones(1, 3, 4, 4, dtype=torch.float64)).sum().backward()
-    grad = layer.weight.grad
-    torch.testing.assert_close(act_on_image("D4", 1, grad), grad)
-    assert grad.abs().min() > 0
+@pytest.mark.parametrize("algorithm", ["copies", "bank", "fourier"])
+def test_of_equal_answers_one_takes_the_gradient(algorithm):
+    """On blank ground all eight are equal: the picture's gradient is one turned filter."""
+    layer = RotoConv("D4", 3, 1, Stage(2, 2), algorithm=algorithm).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.arange(-6.0, 6).view(1, 3, 2, 2))  # whole numbers: exact ties
+    x = torch.ones(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    layer(x).sum().backward()
+    turned = [act_on_image("D4", g, layer.weight[0]) for g in range(8)]
+    assert sum(torch.equal(x.grad[0], filters) for filters in turned) == 1
+
+
+def test_rms_of_half_precision_neither_overflows_nor_forgets_the_small():
+    layer = made(Stage(2, 2), 4, reduce="rms", bias=False, algorithm="bank")
+    for scale in (1e-3, 1.0, 1e3):
+        x = scale * pictures(4)
+        torch.testing.assert_close(
+            layer.half()(x.half()).double(), layer.double()(x), rtol=1e-2, atol=0
+        )
 
 
 def test_rms_has_a_gradient_at_zero():
@@ -253,18 +265,12 @@ def test_another_size_is_refused_with_the_nearest_that_work():
         made(Stage(3, 2, 1), 8)(pictures(7))
 
 
-def test_remainders():
-    assert [remainder_of(n, Stage(7, 4, 2)) for n in (128, 129, 131)] == [1, 2, 0]
-    assert extended(Stage(3, 2, 1), 1) == Stage(4, 2, 1)
-    with pytest.raises(InputError, match=r"2 pixels with 0 around them are too few .* use 3"):
-        remainder_of(2, Stage(3, 1, 0))
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"reduce": "sum"}, "unknown reduction 'sum'"),
         ({"algorithm": "fft"}, "unknown algorithm 'fft'"),
+        ({"backend": "cuda"}, "unknown backend 'cuda'"),
         ({"remainder": 2}, "remainder = 2 must be from 0 to below the stride, 2"),
         ({"stage": Stage(3, 2, -1)}, "padding = -1"),
         ({"stage": Stage(0, 2, 1)}, "kernel = 0"),
@@ -280,6 +286,7 @@ def test_nonsense_is_refused(options, said):
 def test_the_legacy_form_needs_squares():
     with pytest.raises(InputError, match="8 x 6 pixels do not allow; give square pictures"):
         made(Stage(2, 2), 8, reduce="legacy")(pictures(8, 6))
+    assert made(Stage(2, 2), 8, "D2", reduce="legacy")(pictures(8, 6)).shape == (2, 5, 4, 3)
 
 
 def test_auto_takes_the_products_and_one_convolution_where_nothing_turns():
@@ -309,10 +316,11 @@ def test_it_compiles_in_one_graph():
     subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)
 
 
+@pytest.mark.parametrize("reduce", ["max", "mean", "rms", "legacy"])
 @pytest.mark.parametrize("algorithm", ["copies", "bank", "fourier"])
-def test_autocast_gives_what_a_plain_convolution_gives(algorithm):
+def test_autocast_gives_what_a_plain_convolution_gives(algorithm, reduce):
     """A bias in single precision would leave maps in it, and all that follows at twice the cost."""
-    layer = made(Stage(2, 2), 4, algorithm=algorithm).float()
+    layer = made(Stage(2, 2), 4, algorithm=algorithm, reduce=reduce).float()
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(pictures(4).float()).dtype == torch.bfloat16
         assert nn.Conv2d(3, 5, 2, 2)(pictures(4).float()).dtype == torch.bfloat16

@@ -198,6 +198,7 @@ def test_sizes_that_are_too_small_are_refused(name):
         ({"mixers": "ppp"}, "must have one entry for each stage"),
         ({"mixers": "pppx"}, "unknown mixer 'x'"),
         ({"depths": (1, 1, 0, 1)}, "must have one entry for each stage, and be positive"),
+        ({"depths": (), "widths": (), "mixers": ""}, "must have one entry for each stage"),
         ({"geometry": "odd"}, "unknown geometry 'odd'"),
         ({"norm": "batch"}, "unknown norm 'batch'"),
         ({"reduce": "median"}, "unknown reduction 'median'"),
@@ -324,6 +325,7 @@ def test_weights_where_poses_are_kept(oriented, weights):
     [
         ("metaformer_s12_pppa", {"oriented": 1}, "oriented = 1 .* use the roto_ twin"),
         ("roto_metaformer_s12_pppa", {"oriented": 4}, "oriented = 4 must be from 0 to 3"),
+        ("roto_metaformer_s12_pppa", {"oriented": 1, "reduce": "mean"}, "reduce is 'mean'"),
         ("roto_metaformer_s12_pppa", {"oriented": 1}, "width = 12 .* 8 poses"),
         ("roto_metaformer_s12_ppaa", {"oriented": 3}, "'ppa', but attention mixes them"),
     ],

@@ -10,6 +10,7 @@ import torch
 from turnwise.checks import InputError
 from turnwise.groups import act_on_image, equivariance_error
 from turnwise.models import load, save
+from turnwise.models.roto_keys import convolution
 from turnwise.models.roto_originals import build_roto_original, import_roto_original
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -91,6 +92,16 @@ def test_the_pictures_are_those_that_were_published(states):
     model = build_roto_original(states["poolformer_s12"], "poolformer")
     assert model.preprocess.mean.tolist() == pytest.approx([0.485, 0.456, 0.406])
     assert equivariance_error(model, "D4", torch.rand(1, 3, 32, 32)) > 0.01
+
+
+@torch.no_grad()
+def test_grey_pictures_are_as_they_were_and_not_centred(states):
+    grey = dict(states["poolformer_s12"])
+    first = f"{convolution(0)}.weight"
+    grey[first] = grey[first][:, :1]
+    model = build_roto_original(grey, "roto-metaformer")
+    assert (model.preprocess.mean.tolist(), model.preprocess.spread.tolist()) == ([0.0], [1.0])
+    assert "1 channels, and poolformer's have 3" in refusal(grey, "poolformer")
 
 
 def refusal(state, origin="metaformer"):

@@ -26,6 +26,22 @@ def size_after(size: int, stage: Stage) -> int:
     return (size + 2 * stage.padding - stage.kernel) // stage.stride + 1
 
 
+def remainder_of(size: int, stage: Stage) -> int:
+    """How many of `size` pixels, padded, the stage leaves unseen on one side."""
+    room = size + 2 * stage.padding - stage.kernel
+    require(
+        room >= 0,
+        f"{size} pixels with {stage.padding} around them are too few for windows of "
+        f"{stage.kernel}; use {stage.kernel - 2 * stage.padding} or more.",
+    )
+    return room % stage.stride
+
+
+def extended(stage: Stage, remainder: int) -> Stage:
+    """The stage with windows that see the remainder, too: it samples symmetrically."""
+    return stage._replace(kernel=stage.kernel + remainder)
+
+
 def output_size(size: int, stages: Sequence[Stage]) -> int | None:
     """The size after all stages, or None if some stage is off-centre or runs empty."""
     for kernel, stride, padding in stages:

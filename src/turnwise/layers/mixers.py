@@ -63,7 +63,8 @@ class AttentionMixer(nn.Module):
         super().__init__()
         require_positive(width=width, head_width=head_width)
         require_divisible(width, head_width, "width", f"heads have {head_width} channels")
-        require(window == 0 or window % 2 == 1, f"window = {window} must be odd, or 0: all pixels.")
+        odd = window > 0 and window % 2 == 1
+        require(window == 0 or odd, f"window = {window} must be odd, or 0: all pixels.")
         self.window = window
         self.attention = SelfAttention(width, width // head_width, backend)
         self.attention.to_query_key_value.register_parameter("bias", None)  # as published

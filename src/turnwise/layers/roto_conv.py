@@ -26,9 +26,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.checks import InputError, require, require_known, require_positive
-from turnwise.geometry.sizes import Stage, require_exact_size, size_after
+from turnwise.geometry.sizes import (
+    Stage,
+    extended,
+    remainder_of,
+    require_exact_size,
+    size_after,
+)
 from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
-from turnwise.layers.irrep_blocks import by_kernel, rounded_by_autocast
+from turnwise.layers.irrep_blocks import BACKENDS, by_kernel, rounded_by_autocast
 from turnwise.layers.window_basis import window_basis
 
 REDUCTIONS = ("max", "mean", "rms", "legacy")
@@ -41,35 +47,20 @@ NewMaps = Float[Tensor, "batch width newrow newcol"]
 Answers = Float[Tensor, "group batch width newrow newcol"]
 
 
-def remainder_of(size: int, stage: Stage) -> int:
-    """How many of `size` pixels, padded, the stage leaves unseen on one side."""
-    room = size + 2 * stage.padding - stage.kernel
-    require(
-        room >= 0,
-        f"{size} pixels with {stage.padding} around them are too few for windows of "
-        f"{stage.kernel}; use {stage.kernel - 2 * stage.padding} or more.",
-    )
-    return room % stage.stride
-
-
-def extended(stage: Stage, remainder: int) -> Stage:
-    """The stage with windows that see the remainder, too: it samples symmetrically."""
-    return stage._replace(kernel=stage.kernel + remainder)
-
-
 class RotoConv(nn.Module):
     """max_g g⁻¹·K(g·x) around a square convolution K; see the head of this file.
 
     `remainder` is fixed when it is made, from the size of the pictures (`remainder_of`); pictures
     that leave another are refused with the nearest sizes that do not.  `backend` "plain" leaves the
-    kernels on CUDA out.
+    kernels on CUDA out, which have no gradient of a gradient.  Of equal answers the first takes the
+    whole gradient.
     """
 
     to_window: Tensor
     to_filter: Tensor
     to_answers: Tensor
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but four are named and have a default
         self,
         group: PlanarGroup | str,
         in_width: int,
@@ -80,6 +71,7 @@ class RotoConv(nn.Module):
         bias: bool = True,
         reduce: str = "max",
         algorithm: str = "auto",
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         self.group = PlanarGroup.named(group)
@@ -92,9 +84,10 @@ class RotoConv(nn.Module):
         )
         require_known(reduce, REDUCTIONS, "reduction")
         require_known(algorithm, ALGORITHMS, "algorithm")
+        require_known(backend, BACKENDS, "backend")
         self.stage, self.remainder = stage, remainder
         self.stages = (extended(stage, remainder),)
-        self.reduce, self.algorithm, self.backend = reduce, algorithm, "auto"
+        self.reduce, self.algorithm, self.backend = reduce, algorithm, backend
         with torch.device("cpu"):  # numbers, also where weights are made on another device
             self.back = tuple(self.group.inverse().tolist())  # here: a graph would break on it
         like = nn.Conv2d(in_width, width, stage.kernel, bias=bias)  # starts as torch starts it
@@ -126,26 +119,37 @@ class RotoConv(nn.Module):
     def forward(self, maps: Maps) -> NewMaps:
         for side in maps.shape[2:]:
             require_exact_size(side, self.stages, "this RotoConv")
-        require(
-            self.reduce != "legacy" or maps.shape[2] == maps.shape[3],
-            f"the legacy form lays turned maps on each other, which {maps.shape[2]} x "
-            f"{maps.shape[3]} pixels do not allow; give square pictures.",
-        )
         algorithm = self.chosen(maps)
+        if self.reduce == "legacy":
+            return self._laid_on_each_other(maps, algorithm)
         if self.reduce == "mean" and algorithm != "copies":  # K is linear: so is the mean
             filters = self._filters().mean(dim=0)
             return F.conv2d(maps, filters, self.bias, self.stage.stride, self.stage.padding)
         if self._has_kernel(maps, algorithm):
             return self._greatest(maps, algorithm)
-        if algorithm == "fourier" and self.reduce != "legacy":
+        if algorithm == "fourier":
             answers, places = self._fourier(maps)
             # reduced as they lie in memory: many times faster
             return _to_maps(self._reduced(answers, self.bias), places)
         bias = None if self.bias is None else self.bias[:, None, None]
-        answers = self.answers(maps, algorithm)
-        if self.reduce == "legacy":
-            answers = torch.stack([act_on_image(self.group, g, y) for g, y in enumerate(answers)])
-        return self._reduced(answers, bias)
+        return self._reduced(self.answers(maps, algorithm), bias)
+
+    def _laid_on_each_other(self, maps: Maps, algorithm: str) -> NewMaps:
+        """max_g K(g·x); by copies as published, one convolution of all of them."""
+        rows, cols = maps.shape[2:]
+        require(
+            rows == cols or self.group.rotations < 4,
+            f"the legacy form lays turned maps on each other, which {rows} x {cols} pixels do not "
+            "allow; give square pictures.",
+        )
+        if algorithm == "copies":
+            every = torch.cat([act_on_image(self.group, g, maps) for g in range(self.group.order)])
+            answers = F.conv2d(every, self.weight, None, self.stage.stride, self.stage.padding)
+            answers = answers.unflatten(0, (self.group.order, -1))
+        else:
+            aligned = enumerate(self.answers(maps, algorithm))
+            answers = torch.stack([act_on_image(self.group, g, y) for g, y in aligned])
+        return self._reduced(answers, None if self.bias is None else self.bias[:, None, None])
 
     def chosen(self, maps: Tensor) -> str:
         """The algorithm that runs: what was asked for, or by "auto" the fastest measured."""
@@ -244,8 +248,10 @@ class RotoConv(nn.Module):
     ) -> Float[Tensor, "*rest"]:
         """A bias is the same for every g: the greatest and the mean may take it afterwards."""
         if self.reduce == "rms":
-            square = (answers if bias is None else answers + bias).square().mean(dim=0)
-            return (square + torch.finfo(square.dtype).tiny).sqrt()  # at 0 a root has no slope
+            whole = answers if bias is None else answers + bias
+            wide = whole.to(torch.promote_types(whole.dtype, torch.float32))  # or squares overflow
+            square = wide.square().mean(dim=0) + torch.finfo(wide.dtype).tiny  # 0 has no slope
+            return square.sqrt().to(answers.dtype)
         # not amax: its gradient compares with the maximum, which a compiled graph may compute again
         # in another precision, and 0 / 0 is not a number
         reduced = answers.mean(dim=0) if self.reduce == "mean" else answers.max(dim=0).values

@@ -13,11 +13,11 @@ from typing import Any
 from torch import nn
 
 from turnwise.checks import require
-from turnwise.geometry.sizes import Stage, nearest_sizes, size_after
+from turnwise.geometry.sizes import Stage, extended, nearest_sizes, remainder_of, size_after
 from turnwise.groups import PlanarGroup, require_grid_group
 from turnwise.layers.group_conv import MapNorm
 from turnwise.layers.oriented import oriented_conv, width_of_pose
-from turnwise.layers.roto_conv import RotoConv, extended, remainder_of
+from turnwise.layers.roto_conv import RotoConv
 from turnwise.models.registry import Task, register
 
 ROTO = "roto_"
@@ -86,7 +86,7 @@ class ConvMaker:
         return extended(stage, self.remainder(size, stage))
 
 
-def require_oriented(stages: int, depths: Sequence[int], roto: bool) -> None:
+def require_oriented(stages: int, depths: Sequence[int], roto: bool, reduce: str) -> None:
     """Raise unless the first `stages` of a network may keep their poses."""
     require(
         0 <= stages < len(depths),
@@ -96,6 +96,11 @@ def require_oriented(stages: int, depths: Sequence[int], roto: bool) -> None:
     require(
         roto or stages == 0,
         f"oriented = {stages} keeps the poses of a group; use the roto_ twin, or set it to 0.",
+    )
+    require(
+        reduce == "max" or stages == 0,
+        f"oriented = {stages} takes the greatest pose at its end, and reduce is {reduce!r}; use "
+        "reduce = 'max', or set oriented to 0.",
     )
 
 

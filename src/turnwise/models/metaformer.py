@@ -81,11 +81,11 @@ class MetaFormerDesign:
             require_known(letter, MIXERS, "mixer")
         counts = {len(self.depths), len(self.widths), len(self.mixers)}
         require(
-            len(counts) == 1 and min(*self.depths, *self.widths, len(self.depths)) > 0,
+            len(counts) == 1 and all(n > 0 for n in (*counts, *self.depths, *self.widths)),
             f"depths = {self.depths}, widths = {self.widths} and mixers = {self.mixers!r} must "
             "have one entry for each stage, and be positive.",
         )
-        require_oriented(self.oriented, self.depths, self.roto)
+        require_oriented(self.oriented, self.depths, self.roto, self.reduce)
         require(
             set(self.mixers[: self.oriented]) <= set("pi"),
             f"oriented = {self.oriented} keeps poses in stages with mixers "
@@ -135,7 +135,7 @@ class MetaFormer(nn.Module):
         return exact_sizes(size, self.sampling)
 
     def forward_features(self, images: Images) -> Maps:
-        """A map that turns with the picture, if the network is equivariant."""
+        """A map that turns with the picture, if the network is equivariant; "legacy" stays."""
         self.preprocess.require_channels(images)
         for side in images.shape[2:]:
             require_exact_size(side, self.sampling, self.what)

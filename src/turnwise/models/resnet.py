@@ -63,7 +63,7 @@ class ResNetDesign:
             f"depths = {self.depths} and widths = {self.widths} must have one entry for each "
             "stage, and be positive.",
         )
-        require_oriented(self.oriented, self.depths, self.roto)
+        require_oriented(self.oriented, self.depths, self.roto, self.reduce)
         require(0 <= self.dropout < 1, f"dropout = {self.dropout} must be 0 to below 1.")
 
 
@@ -138,7 +138,7 @@ class ResNet(nn.Module):
         return exact_sizes(size, self.sampling)
 
     def forward_features(self, images: Images) -> NewMaps:
-        """A map that turns with the picture, if the network is equivariant."""
+        """A map that turns with the picture, if the network is equivariant; "legacy" stays."""
         self.preprocess.require_channels(images)
         for side in images.shape[2:]:
             require_exact_size(side, self.sampling, "this network")

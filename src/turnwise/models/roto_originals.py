@@ -26,14 +26,14 @@ class RotoProgram:
 
     roto: bool
     image_size: int
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of the channels, or one number for any
     spread: tuple[float, ...]
 
 
 ROTO_ORIGINS = {
     "poolformer": RotoProgram(False, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "metaformer": RotoProgram(False, 128, (0.0,) * 3, (1.0,) * 3),
-    "roto-metaformer": RotoProgram(True, 128, (0.0,) * 3, (1.0,) * 3),
+    "metaformer": RotoProgram(False, 128, (0.0,), (1.0,)),
+    "roto-metaformer": RotoProgram(True, 128, (0.0,), (1.0,)),
 }
 
 
@@ -55,19 +55,23 @@ def build_roto_original(weights: Weights, origin: str, image_size: int | None = 
     program = ROTO_ORIGINS[origin]
     name = _published_name(weights)
     classes = _shape(weights, "head.weight", 2)[0]
+    channels = _shape(weights, f"{convolution(0)}.weight", 4)[1]
+    require(
+        len(program.mean) in (1, channels),
+        f"it takes pictures of {channels} channels, and {origin}'s have {len(program.mean)}.",
+    )
     model = create_model(
         f"roto_{name}" if program.roto else name,
         group="D4" if program.roto else "C1",
         num_classes=classes,
-        in_chans=_shape(weights, f"{convolution(0)}.weight", 4)[1],
-        image_size=image_size or program.image_size,
+        in_chans=channels,
+        image_size=program.image_size if image_size is None else image_size,
         **({"reduce": "legacy"} if program.roto else {}),
     )
     assert isinstance(model, MetaFormer)
     fill_strictly(model, counterparts_of(model), weights, ignored=is_buffer)
-    if model.preprocess.mean.numel() == len(program.mean):
-        model.preprocess.mean.copy_(torch.tensor(program.mean))
-        model.preprocess.spread.copy_(torch.tensor(program.spread))
+    model.preprocess.mean.copy_(torch.tensor(program.mean))
+    model.preprocess.spread.copy_(torch.tensor(program.spread))
     return model.eval()
 
 
