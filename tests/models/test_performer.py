@@ -349,9 +349,10 @@ for name, options in (
     if name == "performer":
         assert int(model.blocks[0].attention.kernel.projection.draws) == 2
 torch._dynamo.reset()
-inside = turnwise.orbit(turnwise.create_model("performer", **small).eval(), "C4")
-around = torch.compile(inside, backend="eager", fullgraph=True)
-torch.testing.assert_close(around(images.float()), inside(images.float()))
+for name, whole in (("relative_performer", True), ("performer", False)):
+    inside = turnwise.orbit(turnwise.create_model(name, **small).eval(), "C4")
+    around = torch.compile(inside, backend="eager", fullgraph=whole)
+    torch.testing.assert_close(around(images.float()), inside(images.float()))
 """
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from turnwise.checks import InputError
+from turnwise.layers.performer_block import RandomProjection
 from turnwise.models import load
 from turnwise.training.callbacks import (
     AveragedWeights,
@@ -17,6 +18,7 @@ from turnwise.training.callbacks import (
     StopAtNonsense,
     WholeCheckpoints,
 )
+from turnwise.training.recipe import make_recipe
 from turnwise.training.run import train
 
 
@@ -92,6 +94,45 @@ def test_tables_of_whole_numbers_are_not_averaged(decay):
     kept = average._average_model.module
     assert torch.equal(kept.table, torch.arange(1000))
     assert torch.equal(kept.mask, module.mask)
+
+
+DRAWN = "blocks.0.attention.kernel.projection."
+
+
+def performer_recipe(epochs):
+    options = {"width": 8, "depth": 1, "heads": 2, "redraw_interval": 2}
+    values = {
+        "model": {"name": "performer", "group": "C1", **options},
+        "data": {"name": "digits"},
+        "optimisation": {"batch_size": 400, "ema": 0.9},
+        "trainer": {"max_epochs": epochs, "accelerator": "cpu"},
+    }
+    return make_recipe(values, [])
+
+
+def last_state(run, which):
+    """What the last checkpoint has of the projection: trained, or on average."""
+    state = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    return {
+        key.split(DRAWN)[1]: value for key, value in state[which].items() if DRAWN in key
+    } | {"step": state["global_step"]}  # fmt: skip
+
+
+def test_random_features_are_redrawn_in_every_epoch_and_kept_as_drawn(tmp_path):
+    """After validations, too, which end without a word to the model; and in a run resumed there."""
+    whole = train(performer_recipe(2), tmp_path / "whole")
+    train(performer_recipe(1), tmp_path / "cut")
+    resumed = train(performer_recipe(2), tmp_path / "cut", resume=True)
+    for which in ("current_model_state", "state_dict"):
+        one, other = last_state(whole, which), last_state(resumed, which)
+        assert all(bool((one[key] == other[key]).all()) for key in ("rows", "seed", "draws"))
+        again = RandomProjection(one["rows"].shape[1])
+        again.seed.copy_(one["seed"])
+        again.draws.copy_(one["draws"] - 1)
+        again.draw()
+        assert torch.equal(again.rows, one["rows"])
+    trained = last_state(whole, "current_model_state")
+    assert int(trained["draws"]) == 1 + (trained["step"] - 1) // 2
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])

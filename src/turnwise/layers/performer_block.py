@@ -41,6 +41,7 @@ class RandomProjection(nn.Module):
     rows: Tensor
     seed: Tensor
     draws: Tensor
+    never_averaged = ("rows",)  # rows of two draws on average are neither orthogonal nor as long
 
     def __init__(self, dim: int, *, fix_signs: bool = True, redrawn: bool = True) -> None:
         super().__init__()
@@ -119,7 +120,7 @@ class Redraw(nn.Module):
         self.register_load_state_dict_post_hook(_forget)
 
     def before(self, model: nn.Module) -> RemovableHandle | None:
-        """From now on redraw before each call of the model, if it has anything to draw."""
+        """From now on redraw before each call in training, if the model has anything to draw."""
         drawn = any(isinstance(m, RandomProjection) and m.redrawn for m in model.modules())
         hook = _redraw_before if drawn and self.interval else None
         return model.register_forward_pre_hook(hook) if hook else None
@@ -146,7 +147,9 @@ class Redraw(nn.Module):
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _redraw_before(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    model.redraw(model)  # type: ignore[operator]
+    """Goes by the flag, which trainers set without a word to the model."""
+    if model.training:
+        model.redraw(model)  # type: ignore[operator]
 
 
 def _forget(redraw: nn.Module, keys: object) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from turnwise.checks import require, require_divisible, require_known, require_positive
 from turnwise.geometry.sizes import exact_sizes
@@ -155,15 +154,7 @@ class PixelPerformer(nn.Module):
         self.head = nn.Linear(design.width, task.num_classes)
         side = torch.arange(task.image_size, dtype=torch.float32)
         self.register_buffer("places", torch.cartesian_prod(side, side), persistent=False)
-        self.redrawing: RemovableHandle | None = None
-        self.train()
-
-    def train(self, mode: bool = True) -> "PixelPerformer":
-        """While it is trained, redraws come before each call."""
-        if self.redrawing is not None:
-            self.redrawing.remove()
-        self.redrawing = self.redraw.before(self) if mode else None
-        return super().train(mode)
+        self.redraw.before(self)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
         """Every size is sampled symmetrically: a token is a pixel."""

@@ -5,7 +5,7 @@ import csv
 import io
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,23 +38,6 @@ class RepeatableSteps(Callback):
         torch.manual_seed(mix(self.seed, trainer.global_step, trainer.global_rank))
 
 
-def _fading(share: Callable[[], float]) -> Callable[[Any, Any, Any], None]:
-    """torch's average of weights and buffers, of which `share` is kept each time.
-
-    Tables of whole numbers are copied: averaged they would be rounded down, 9 · 0.992 + 9 · 0.008
-    to 8, and an index be another.
-    """
-
-    def update(kept: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
-        if kept[0].is_floating_point() or kept[0].is_complex():
-            get_ema_multi_avg_fn(share())(kept, current, count)
-            return
-        for old, new in zip(kept, current, strict=True):
-            old.copy_(new)
-
-    return update
-
-
 class AveragedWeights(WeightAveraging):
     """Validate and keep a running average of the weights, each step's share fading by `decay`.
 
@@ -62,6 +45,8 @@ class AveragedWeights(WeightAveraging):
     steps would count for a third of the average after 500 steps at 0.998.
     It is brought up to date every few steps, with the share that these steps have together, since
     walking over all weights takes the host as long as several layers.
+    Buffers are averaged, too, and copied where an average is nonsense: tables of whole numbers
+    would be rounded down, 9 · 0.992 + 9 · 0.008 to 8, and a module names others (`never_averaged`).
 
     Paper:    Polyak & Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging".
     """
@@ -69,8 +54,27 @@ class AveragedWeights(WeightAveraging):
     EVERY = 4  # steps
 
     def __init__(self, decay: float) -> None:
-        super().__init__(multi_avg_fn=_fading(self.kept_share))
+        super().__init__(multi_avg_fn=self._update)
         self.decay, self.steps = decay, 0
+
+    def _update(self, kept: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
+        number = kept[0].is_floating_point() or kept[0].is_complex()
+        spoiled = self._spoiled() if number else set()
+        pairs = list(zip(kept, current, strict=True))
+        averaged = [pair for pair in pairs if number and pair[0].data_ptr() not in spoiled]
+        if averaged:
+            get_ema_multi_avg_fn(self.kept_share())(*map(list, zip(*averaged, strict=True)), count)
+        for old, new in pairs:
+            if not number or old.data_ptr() in spoiled:
+                old.copy_(new)
+
+    def _spoiled(self) -> set[int]:
+        """Where the buffers of the average lie that an average would spoil."""
+        model: Any = self._average_model
+        return {
+            module.get_buffer(name).data_ptr()
+            for module in model.modules() for name in getattr(module, "never_averaged", ())
+        }  # fmt: skip
 
     def kept_share(self) -> float:
         """Of the average so far, in the one that the next steps are part of."""
