@@ -202,6 +202,21 @@ def test_features_are_positive_and_finite_far_out(kernel):
     assert (features.diff() > 0).all()
 
 
+@EVERY_KERNEL
+@pytest.mark.parametrize("level", [-200.0, -110.0, 200.0])
+def test_tokens_that_like_nothing_are_numbers_and_have_gradients(kernel, level):
+    group, features, frequency, positions = inputs_for("C1", "own", dtype=torch.float32)
+    query, key, value = features
+    query, key = level + query, level + key
+    query[..., 0] = 0.5 * level  # one channel far from the others
+    query.requires_grad_()
+    turns = own_frame_phases(frequency, group.matrices().float(), positions)
+    out = attend_linearly(query, key, value, turns, kernel=kernel)
+    assert out.isfinite().all()
+    out.square().sum().backward()
+    assert query.grad.isfinite().all()
+
+
 def test_definition_of_relu_features():
     features = KERNELS["relu"](torch.tensor([-2.0, 0.0, 3.0]))
     torch.testing.assert_close(features, torch.tensor([0.001, 0.001, 3.001]))

@@ -65,6 +65,13 @@ def test_one_run_as_a_table_of_one_row(run, turnwise, empty_place):
     assert (row["run_dir"], row["model.width"]) == (str(run), "16")
 
 
+def test_what_is_wrong_for_all_is_said_once(run, refused, empty_place):
+    words = ("test", "--recursive", run.parent, "--output", "o.csv")
+    assert "unknown data set 'digist'" in refused(*words, "--data", "digist")
+    assert "tpu" in refused(*words, "--device", "tpu")
+    assert not (empty_place / "o.csv").exists()
+
+
 def test_nothing_to_test(refused, empty_place):
     assert "there is no run below ." in refused("test", "--recursive", ".")
     assert "nowhere is not a folder" in refused("test", "--recursive", "nowhere")

@@ -1,6 +1,7 @@
 """A run becomes an invariant run, a model folder an invariant model folder, or one line says no."""
 
 import json
+import shlex
 import shutil
 
 import pytest
@@ -87,6 +88,18 @@ def test_a_combination_that_learns_says_how(turnwise, plain, empty_place):
     assert torch.equal(tuned.model.position, base.position), "the model inside is frozen"
     assert tuned.readout.score[2].weight.abs().max() > 0, "and the combination has learned"
     assert certify(tuned, "C4", torch.rand(4, 1, 28, 28), angles=2).holds
+
+
+def test_what_it_says_is_the_orbit_that_was_made(turnwise, plain, folder, empty_place):
+    """Another group than the model's own, a mask, and a level outside of it."""
+    how = ("--group", "D4", "--mask", "--background", "0.3", "--combine", "learned_attention")
+    said = turnwise("orbit", plain, *how, "--output", "new")[1]
+    command = shlex.split(next(line for line in said.splitlines() if line.startswith("  turnwise")))
+    assert turnwise("train", *command[2:], "--output", "tuned")[0] == 0
+    made, tuned = load("new").config.options, load("tuned").config.options
+    differ = {key for key in made if made[key] != tuned[key]}
+    assert differ == {"tune"}
+    assert "write a recipe for your data" in turnwise("orbit", folder, *how, "--output", "bare")[1]
 
 
 def test_what_cannot_be_wrapped(refused, run, folder, empty_place):

@@ -141,6 +141,13 @@ def test_rows_for_each_class():
     assert all(row.accuracy_std == 0 for row in rows if row.labels == "0")
 
 
+def test_one_class_has_its_rows_once():
+    pictures = Pictures(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
+    how = ShiftTest(labels=(1,), min_shift=1, by_class=True)
+    rows = examine_shifts(WhereIsIt(), pictures, how, batch_size=2)
+    assert [(row.labels, row.shift) for row in rows] == [("1", -1), ("1", 0), ("1", 1)]
+
+
 def test_the_model_is_left_in_its_mode():
     model, pictures = WhereIsIt().train(), Pictures(dots([(4, 4)]), torch.tensor([1]))
     predict_shifted(model, pictures, (0,), "horizontal")

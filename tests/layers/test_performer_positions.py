@@ -66,6 +66,16 @@ def test_law_of_circular_shifts(shift):
     assert change(rolled(layer(x, places()), shift), layer(rolled(x, shift), places())) < 1e-10
 
 
+def test_periods_are_not_rounded_in_sixteen_bits():
+    """40 pixels with 8 periods: whole numbers beyond 256, which bfloat16 does not have."""
+    layer = WaveAttention(16, 2, 40, make_kernel("elu", 8))
+    layer.frequency.fill_(8.0)
+    side = torch.arange(40, dtype=torch.float32)
+    many, x = torch.cartesian_prod(side, side), torch.randn(1, 1601, 16)
+    right = layer(x, many)
+    assert change(right, layer.bfloat16()(x.bfloat16(), many).float()) < 0.05
+
+
 def test_control_free_frequencies_feel_the_border():
     layer, x = wave(frequencies="free"), tokens()
     moved = change(rolled(layer(x, places()), (1, 0)), layer(rolled(x, (1, 0)), places()))

@@ -51,6 +51,11 @@ def test_law_of_the_group_survives(group):
     assert wrong > 0.1
 
 
+def test_windows_that_go_round_twice_are_refused():
+    with pytest.raises(InputError, match=r"windows of 7 pixels go round maps of 2 x 4 .* most 5"):
+        Wrapped(nn.Identity(), 7)(torch.zeros(1, 1, 2, 4))
+
+
 def test_even_windows_are_refused():
     with pytest.raises(InputError, match="kernel = 4 must be odd to keep the size; try 5"):
         Wrapped(nn.Identity(), 4)

@@ -182,6 +182,29 @@ def test_wrong_channels_and_sizes():
     assert model_for(patch=2, frequencies="free").exact_size(9) == (8, 10)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kernels": ("a",)}, "kernels must be a whole number, got 'a'"),
+        ({"kernels": (5.0,)}, "kernels must be a whole number, got 5.0"),
+        ({"kernels": (4, 3)}, "kernels = .4, 3. must be odd"),
+        ({"local": 2}, "local = 2 must be odd"),
+    ],
+)
+def test_nonsense_is_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        model_for(**options)
+
+
+def test_control_shifts_count_where_turns_leave_the_grid():
+    """45 degrees turn whole numbers of periods into others."""
+    images = pictures()
+    for group, exact in (("C4", True), ("C8", False)):
+        model = model_for(group)
+        moved = (model(images.roll(3, dims=2)) - model(images)).abs().max()
+        assert (moved < 1e-10) == exact
+
+
 @pytest.mark.parametrize("size", [(10, 10), (8, 10), (16, 8)])
 def test_a_torus_has_one_size(size):
     """On another canvas its waves would have broken periods, and shifts would count."""

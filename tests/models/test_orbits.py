@@ -561,3 +561,9 @@ def test_exported_for_any_number_of_pictures(combine):
     sizes = {"images": {0: torch.export.Dim("batch", min=2)}}
     program = torch.export.export(wrapped, (images[:3],), dynamic_shapes=sizes).module()
     torch.testing.assert_close(program(images), wrapped(images))
+
+
+@pytest.mark.parametrize(("group", "mask"), [("C4", False), ("C4", True), ("C8", False)])
+def test_no_pictures_no_answers(group, mask):
+    inside = create_model("vit", image_size=8, patch=4, width=16, depth=1, heads=2)
+    assert orbit(inside, group, mask=mask)(torch.zeros(0, 1, 8, 8)).shape == (0, 10)

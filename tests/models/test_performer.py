@@ -361,3 +361,9 @@ def test_compiled_in_one_graph_with_its_gradients_and_exported():
 
     In a process of its own: the run-time type checks of the tests would break the graph."""
     subprocess.run([sys.executable, "-c", COMPILED], check=True)
+
+
+@EVERY_VARIANT
+@EVERY_FAMILY
+def test_no_pictures_no_answers(name, variant):
+    assert model_for(name, variant=variant)(pictures(0)).shape == (0, 10)

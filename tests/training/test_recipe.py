@@ -36,6 +36,14 @@ def test_numbers_that_yaml_takes_for_text(text):
     assert recipe.optimisation.learning_rate == 0.001
 
 
+def test_options_of_a_model_may_be_written_so_too():
+    values = SMALL | {"model": {"name": "performer"}}
+    recipe = make_recipe(values, ["model.attention_dropout=1e-1"])
+    assert recipe.model.options["attention_dropout"] == 0.1
+    with pytest.raises(InputError, match=r"attention_dropout must be a number, got 'much'"):
+        make_recipe(values, ["model.attention_dropout=much"])
+
+
 def test_null_switches_off():
     assert (
         make_recipe(SMALL, ["optimisation.gradient_clip=null"]).optimisation.gradient_clip is None

@@ -92,7 +92,8 @@ def favor_features(
     if not of_keys:
         most = known.amax(dim=-1, keepdim=True)
     else:
-        most = known.amax() if published else known.amax(dim=(-2, -1), keepdim=True)
+        alone = not published or known.numel() == 0  # of no pictures there is no largest
+        most = known.amax(dim=(-2, -1), keepdim=True) if alone else known.amax()
     features = (exponent - most).exp() + EPSILON[stabiliser]
     return features * len(projection) ** -0.5
 

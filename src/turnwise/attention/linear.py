@@ -40,11 +40,12 @@ Lengths = Float[Tensor, "batch slot seat pair"]
 SlotValues = Float[Tensor, "batch slot seat dim_out"]
 LINEAR_BACKENDS = ("auto", "plain", "state")
 RELU_FLOOR = 1e-3  # keeps a token that likes nothing from dividing by 0
+LEAST_EXPONENT = -40.0  # and this others: the product of two such features is above 0 in float32
 
 
 def elu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """elu(x) + 1, written so that far below zero it stays exp(x) and does not round to 0."""
-    return x.clamp(max=0).exp() + x.relu()
+    """elu(x) + 1, written so that below zero it stays exp(x), down to that of −40."""
+    return x.clamp(LEAST_EXPONENT, 0).exp() + x.relu()
 
 
 def relu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -53,14 +54,22 @@ def relu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def exp_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """exp(x − max x), each token by its own largest channel, so that nothing overflows."""
-    return (x - x.amax(dim=-1, keepdim=True)).exp()
+    """exp(x − max x), each token by its own largest channel, so that nothing overflows.
+
+    That channel is 1, so others may be as small as the product of two features.
+    """
+    return (x - x.amax(dim=-1, keepdim=True)).clamp(min=2 * LEAST_EXPONENT).exp()
+
+
+def softplus_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """log(1 + exp x), which below zero is about exp(x)."""
+    return F.softplus(x.clamp(min=LEAST_EXPONENT))
 
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": elu_features,
     "relu": relu_features,
-    "softplus": F.softplus,
+    "softplus": softplus_features,
     "exp": exp_features,
 }
 

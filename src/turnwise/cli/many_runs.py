@@ -16,14 +16,21 @@ def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace],
 
     `examine` is told of one run as if it alone had been asked for.
     """
+    import torch
+
+    from turnwise.cli.devices import chosen_device
+    from turnwise.evaluation.elsewhere import result_folder
     from turnwise.evaluation.run_table import failed_row, run_row, runs_below, write_run_table
     from turnwise.reports.tables import UNDEFINED, format_percent, text_table
 
+    chosen_device(args.device)  # what is wrong for all runs is no fault of any
+    if args.data is not None:
+        result_folder(args.run, args.data)
     rows, lines = [], []
     for run in runs_below(args.run):
         try:
             row = run_row(run, _result(run, args, examine))
-        except InputError as error:
+        except (InputError, torch.OutOfMemoryError) as error:
             print(f"turnwise test: {run}: {error}", file=sys.stderr)
             rows.append(failed_row(run, str(error)))
             continue

@@ -94,10 +94,23 @@ def describe(model: "Orbit", name: str, origin: Path) -> str:
     rest = "" if exact == group else ", the angles between are interpolated and approximate"
     lines = [f"{views}; exactly invariant under {exact.name}{rest}"]
     if model.plan.combine in LEARNED:
-        lines.append(
-            f"not trained yet, the combination is the mean of the features; to train it:\n"
-            f"  turnwise train {origin}/recipe.yaml model.name=orbit_{name} "
-            f"model.group={group.name} model.combine={model.plan.combine} model.tune=none "
-            f"model.weights={origin}"
-        )
+        lines.append(_how_to_train(model, origin))
     return "\n".join(lines)
+
+
+def _how_to_train(model: "Orbit", origin: Path) -> str:
+    """The command that trains what combines the views of a run; a bare model has no recipe."""
+    from dataclasses import asdict, fields
+
+    from turnwise.models.registry import config_of
+
+    said = "not trained yet, the combination is the mean of the features; to train it"
+    config = config_of(model)
+    usual = {field.name: field.default for field in fields(model.plan)}
+    plan = {key: value for key, value in asdict(model.plan).items() if value != usual[key]}
+    around = {"base_group": config.options["base_group"], **plan, "tune": "none"}
+    told = {"name": config.name, "group": model.group.name, **around, "weights": str(origin)}
+    words = [f"model.{key}={value}" for key, value in told.items() if value != ""]
+    if not (origin / "recipe.yaml").is_file():
+        return f"{said}, write a recipe for your data with {' '.join(words)}"
+    return f"{said}:\n  {shlex.join(['turnwise', 'train', f'{origin}/recipe.yaml', *words])}"

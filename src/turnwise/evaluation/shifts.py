@@ -190,7 +190,7 @@ def examine_shifts(
         )
         name = "all" if how.labels is None else " ".join(map(str, how.labels))
         sets = [(name, torch.ones(len(chosen), dtype=torch.bool))]
-        if how.by_class:
+        if how.by_class and (how.labels is None or len(how.labels) > 1):  # else it is that class
             sets += [(str(c), chosen.labels == c) for c in chosen.labels.unique().tolist()]
         for said, part in sets:
             rows += shift_figures(

@@ -62,7 +62,7 @@ class ClippedAttention(nn.Module):
         if self.published:
             self.table = nn.Parameter(torch.zeros(reach + 1, dim))
         else:
-            self.table = nn.Parameter(0.3 * torch.randn(len(self.steps) + 1, dim))
+            self.table = nn.Parameter(_start_table(len(self.steps), dim, kernel))
 
     def forward(self, tokens: Tokens, context: Tensor | None = None) -> Tokens:
         half = self.heads // 2
@@ -108,6 +108,16 @@ class ClippedAttention(nn.Module):
         )  # fmt: skip
         flat = mixed.flatten(2, 3)[:, :, : self.side**2 + 1]
         return torch.cat([flat[:, :, -1:], flat[:, :, :-1]], dim=2)
+
+
+def _start_table(near: int, dim: int, kernel: str) -> Float[Tensor, "place dim"]:
+    """Near offsets unlike each other, and far ones quiet: they are many, and would drown the rest.
+
+    Random features, which are exponential, are told apart by less.
+    """
+    if kernel == "favor":
+        return 0.3 * torch.randn(near + 1, dim)
+    return torch.cat([3.0 * torch.randn(near, dim), torch.full((1, dim), -3.0)])
 
 
 def _class_last(

@@ -105,7 +105,8 @@ class Redraw(nn.Module):
 
     0 is never.  As published, a redraw comes one step late, so `interval` 1 is every other step.
     It stands before the model and not in it (`before`): a compiled model stays one graph, and new
-    rows are written where a recorded graph reads the old ones.
+    rows are written where a recorded graph reads the old ones.  So a backward pass must come before
+    the next call: a loss of two calls may have new rows in one of them.
     """
 
     calls: Tensor

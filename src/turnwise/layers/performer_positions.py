@@ -134,7 +134,8 @@ class WaveAttention(nn.Module):
 
     def _mix(self, query: Heads, key: Heads, value: Heads, context: Places) -> Heads:
         features = self.kernel(query, of_keys=False), self.kernel(key, of_keys=True)
-        turns = (self.frequency[:, None] * context.to(self.frequency)[:, None]).sum(dim=-1)
+        fine = torch.promote_types(self.frequency.dtype, torch.float32)  # or periods are rounded
+        turns = (self.frequency[:, None].to(fine) * context[:, None].to(fine)).sum(dim=-1)
         phases = turns * (2 * math.pi / self.side)  # (head, place, feature)
         mixed = attend_by_waves(*features, value, phases, self.lead, backend=self.backend)
         return F.rms_norm(mixed, mixed.shape[-1:], eps=1e-8)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require
+from turnwise.checks import InputError, require
 
 Maps = Float[Tensor, "batch channel row col"]
 
@@ -29,5 +29,10 @@ class Wrapped(nn.Module):
 
     def forward(self, maps: Maps) -> Float[Tensor, "batch newchannel row col"]:
         margin, (rows, cols) = self.margin, maps.shape[2:]
+        if margin > min(rows, cols):  # not by `require`: a message is not to be traced
+            raise InputError(
+                f"windows of {2 * margin + 1} pixels go round maps of {rows} x {cols} more than "
+                f"once; use at most {2 * min(rows, cols) + 1}."
+            )
         wide = F.pad(maps, (margin,) * 4, mode="circular")
         return self.layer(wide)[..., margin : margin + rows, margin : margin + cols]

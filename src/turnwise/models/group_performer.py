@@ -18,7 +18,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import InputError, require, require_divisible, require_known, require_positive
+from turnwise.checks import (
+    InputError,
+    require,
+    require_divisible,
+    require_kind,
+    require_known,
+    require_positive,
+)
 from turnwise.geometry.sizes import Stage, exact_sizes, output_size, require_exact_size
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_conv import (
@@ -92,7 +99,8 @@ class Design:
     attention:   "linear", or "softmax" of the same queries and keys
     features:    of queries and keys, in each head; 0 takes the multiple of 2 |G| from 32 on
     local:       pixels across of the convolution beside the attention; 0 is none
-    frequencies: "torus", for pictures of one size, or "free" (learned)
+    frequencies: "torus", for pictures of one size and circular shifts, exact for groups of the grid
+                 (C8 turns whole numbers of periods into others); or "free" (learned)
     border:      "wrap", or "zero" around the convolutions
     pose_maps:   "group" mixes the poses in every linear map, "pose" in the attention alone
     kernels:     of the stem, odd; the first ones halve the picture until a token has `patch` pixels
@@ -121,6 +129,9 @@ class Design:
         require_known(self.border, BORDERS, "border")
         require_known(self.pose_maps, POSE_MAPS, "pose_maps")
         require_known(self.pool, COMBINE, "pool")
+        for what, kernels in (("kernels", self.kernels), ("local", (self.local or 1,))):
+            odd = all(kernel > 0 and kernel % 2 == 1 for kernel in kernels)
+            require(odd, f"{what} = {getattr(self, what)} must be odd, to keep the size.")
         for what in ("drop_path", "dropout"):
             rate = getattr(self, what)
             require(0 <= rate < 1, f"{what} = {rate} must be from 0 to below 1.")
@@ -212,6 +223,8 @@ class GroupPerformer(nn.Module):
 def group_performer(task: Task, **options: Any) -> GroupPerformer:
     """Performer on the group: steered rotary linear attention, exact under turns and mirrors."""
     chosen: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    for kernel in chosen.get("kernels", ()):
+        require_kind(kernel, int, "kernels")
     return GroupPerformer(task, Design(**chosen))
 
 

@@ -178,7 +178,7 @@ class Orbit(nn.Module):
         """The background as the model sees it: black is not 0 after normalisation."""
         if not self.views.fills:
             return images.new_zeros(images.shape[1])
-        blank = torch.full_like(images[:1], self.plan.background)
+        blank = images.new_full((1, *images.shape[1:]), self.plan.background)
         return self.preprocess(blank)[0, :, 0, 0]
 
     @torch.no_grad()

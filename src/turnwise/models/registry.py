@@ -26,6 +26,7 @@ from turnwise.models.orbits import Orbit, OrbitPlan, orbit
 
 Family = Callable[..., nn.Module]
 ORBIT = "orbit_"
+LONGEST_REASON = 300  # letters of what torch says where weights do not fit
 # beside the plan: the group that the model inside was made for, if another, and the folder of a
 # trained one to start from
 ORBIT_OPTIONS = {f.name: f.default for f in fields(OrbitPlan)} | {"base_group": "", "weights": ""}
@@ -168,6 +169,7 @@ def start_from(model: nn.Module, folder: str) -> None:
         model.load_state_dict(trained.state_dict())
     except RuntimeError as error:
         reason = " ".join(str(error).split())
+        reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} …"
         raise InputError(f"weights = {folder} do not fit this {name}: {reason}") from error
 
 

@@ -220,8 +220,11 @@ def _gather_options(model: dict[str, Any]) -> dict[str, Any]:
     name = model.get("name")
     require(isinstance(name, str), "model needs a name; `turnwise models` lists them.")
     require_known(str(name), list_models(), "model")
-    for key in own:
-        require_known(key, ["name", "group", *model_options(str(name))], f"option of {name}")
+    usual = model_options(str(name))
+    for key, value in own.items():
+        require_known(key, ["name", "group", *usual], f"option of {name}")
+        if isinstance(usual.get(key), float) and isinstance(value, str):
+            own[key] = _convert(float, value, key)
     shared = {key: value for key, value in model.items() if key not in own}
     return {**shared, "options": own}
 
