@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from turnwise.checks import InputError
 from turnwise.evaluation import Scope, certify
@@ -149,3 +150,57 @@ def test_not_a_number_is_an_infinite_error(digits_like):
     certificate = certify(Broken(), PlanarGroup.named("C4"), digits_like, angles=1)
     assert {e.float64 for e in certificate.elements} == {math.inf}
     assert not certificate.holds
+
+
+class Scored(nn.Module):
+    """Scores by a function of the pictures."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, images):
+        return self.scores(images)
+
+
+def turned_sums(images):
+    """Two scores that a half turn swaps."""
+    half = images.shape[2] // 2
+    upper, lower = images[:, :, :half].sum((1, 2, 3)), images[:, :, -half:].sum((1, 2, 3))
+    return torch.stack([upper - lower, lower - upper], dim=1)
+
+
+def rings(images):
+    """Two scores that no turn changes, and a shuffle does."""
+    side = torch.arange(images.shape[-1]) - (images.shape[-1] - 1) / 2
+    levels = (images * (side[:, None] ** 2 + side**2).to(images)).mean((1, 2, 3))
+    return torch.stack([levels, -levels], dim=1)
+
+
+def corner(images):
+    return images[:, :, :1, :1].mean((1, 2, 3))[:, None]
+
+
+def likeness_to_the_batch(images):
+    return (images * images.mean(0)).sum((1, 2, 3))[:, None]
+
+
+FOOLING = {
+    "what all scores share": lambda x: 1e12 + turned_sums(x),
+    "a corner where digits are blank": lambda x: rings(x) + 100 * corner(x),
+    "a batch that moves as one": lambda x: rings(x) * likeness_to_the_batch(x),
+}
+
+
+@pytest.mark.parametrize("trick", FOOLING)
+def test_it_is_not_fooled_by(trick, digits_like):
+    images = digits_like.clone()
+    images[:, :, [0, -1]] = images[..., [0, -1]] = 0  # a blank border
+    assert certify(Scored(rings), "C4", images, angles=1).holds
+    assert not certify(Scored(FOOLING[trick]), "C4", images, angles=1).holds
+
+
+def test_a_model_may_write_on_what_it_is_given(digits_like):
+    images = digits_like.clone()
+    assert certify(Scored(lambda x: rings(x.sub_(0.5).mul_(2))), "C4", images, angles=1).holds
+    assert torch.equal(images, digits_like)

@@ -90,7 +90,29 @@ def test_a_model_that_broke_is_objected_to(folder):
 def test_other_pictures_are_objected_to(folder):
     path = folder / "certificate.json"
     edit(path, lambda plain: plain["request"].update(pictures=4))
-    assert verify(path).objections == ("the pictures are not those that it was measured on",)
+    assert "the pictures are not those that it was measured on" in verify(path).objections
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"group": "D4", "exact_part": "D4"}, "group"),
+        ({"elements": []}, "elements"),
+        ({"controls": []}, "controls"),
+        ({"target": "another"}, "target"),
+        ({"pictures": "others"}, "pictures"),
+    ],
+)
+def test_what_it_is_about_cannot_be_changed(folder, change, said):
+    path = folder / "certificate.json"
+    edit(path, lambda plain: plain.update(change))
+    assert f"under “{said}” it has not what it says was asked for" in verify(path).objections
+
+
+def test_other_precisions_cannot_be_asked_for_afterwards(folder):
+    path = folder / "certificate.json"
+    edit(path, lambda plain: plain["request"].update(precisions=["bfloat16"]))
+    assert any("elements" in objection for objection in verify(path).objections)
 
 
 def test_a_forged_verdict_is_objected_to(tmp_path):

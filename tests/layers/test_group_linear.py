@@ -235,7 +235,7 @@ def test_coefficients_in_single_precision_are_those_in_double():
     layer = linear("D4", "irreps")
     x = features(layer, 3)
     expected = layer(x)
-    assert_near(layer.coefficients_single, layer.coefficients, 1e-7)
+    assert_near(layer.coefficients_single.double(), layer.coefficients, 1e-7)
     layer.coefficients_single.zero_()
     assert torch.equal(layer(x), expected)
 

@@ -161,6 +161,28 @@ def test_a_part_of_another_kind_is_called(part):
     assert called
 
 
+class Louder(GroupLinear):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+@pytest.mark.parametrize(
+    "path", ["attention.to_query_key_value", "attention.to_output", "mlp.spread", "mlp.gather"]
+)
+def test_maps_of_another_kind_are_called(path):
+    """Also those that inherit from ours: an adapter, say."""
+    group, linear = PlanarGroup.named("C4"), partial(GroupLinear, basis="irreps")
+    attention = GroupRotaryAttention(group, 4, 1, linear=linear)
+    block, x = GroupTransformerBlock(group, 4, attention, linear=linear), torch.randn(1, 6, 4, 4)
+    before = block(x, 2, 3)
+    place, _, name = path.rpartition(".")
+    old = getattr(block.get_submodule(place), name)
+    new = Louder("C4", old.in_width, old.out_width, basis="irreps")
+    new.load_state_dict(old.state_dict())
+    setattr(block.get_submodule(place), name, new)
+    assert (block(x, 2, 3) - before).abs().max() > 0.01
+
+
 @pytest.mark.parametrize("name", ["C4", "D4"])
 def test_law_of_the_block_on_a_rectangle(name):
     group = PlanarGroup.named(name)

@@ -104,6 +104,19 @@ class NothingOnTheHost(TorchDispatchMode):
         return result
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_those_of_the_picture_and_not_of_its_places(kind):
+    """192 pixels: places that sixteen bits do not tell apart, and more than 32,767 of them."""
+    x, group = torch.rand(1, 1, 192, 192), PlanarGroup.named("C8")
+    right = ViewSampler(group, False).look(x, [1], torch.zeros(1))
+    for view in (
+        ViewSampler(group, False).look(x.to(kind), [1], torch.zeros(1, dtype=kind)),
+        OrbitViews(group, False).look(x.to(kind), 1, torch.zeros(1, dtype=kind)),
+    ):
+        assert view.dtype == kind
+        torch.testing.assert_close(view.float(), right, rtol=0, atol=0.01)
+
+
 def test_nothing_comes_from_the_host():
     """Else CUDA could not record the graph.  The control: one by one, matrices do."""
     group, x = PlanarGroup.named("C16"), torch.empty(2, 1, 28, 28, device="meta")

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from turnwise.checks import InputError
+from turnwise.data import load_dataset
+from turnwise.data.batches import to_unit
 from turnwise.layers.performer_block import RandomProjection
 from turnwise.models import load
 from turnwise.training.callbacks import (
@@ -27,7 +29,7 @@ def trainer(**facts):
     defaults = {
         "global_step": 7, "current_epoch": 0, "global_rank": 0, "is_global_zero": True,
         "num_training_batches": 100, "max_epochs": 9, "progress_bar_callback": None,
-        "optimizers": [optimiser],
+        "optimizers": [optimiser], "strategy": Mock(root_device=torch.device("cpu")),
         "callback_metrics": {"train_loss": torch.tensor(1.5), "val_loss": torch.tensor(2.0),
                              "val_accuracy": torch.tensor(0.25)},
     }  # fmt: skip
@@ -67,6 +69,28 @@ def test_what_comes_first_is_soon_forgotten(decay):
     assert kept == pytest.approx(1.0, abs=0.01)
     average.steps = 10**6
     assert average.kept_share() == pytest.approx(decay**4)
+
+
+def test_the_average_lies_where_the_weights_will():
+    """They are moved after this; every update would wait for the device to hand them over."""
+    module = lightning.LightningModule()
+    module.layer = torch.nn.Linear(1, 1)
+    average = AveragedWeights(0.9)
+    average.setup(trainer(strategy=Mock(root_device=torch.device("meta"))), module, "fit")
+    assert average._average_model.module.layer.weight.device.type == "meta"
+    assert average._average_model.n_averaged.device.type == "cpu"
+
+
+def test_few_steps_are_validated_as_they_are_kept(tmp_path, quick):
+    """Two steps in an epoch: what the table says is the accuracy of the model that is there."""
+    few = ("optimisation.ema=0.9", "trainer.max_epochs=1", "optimisation.batch_size=600")
+    run = train(quick(*few, "optimisation.learning_rate=0.1"), tmp_path / "run")
+    (row,) = csv.DictReader((run / "metrics.csv").read_text().splitlines())
+    val = load_dataset("digits").val
+    model = load(run)
+    answers = model(model.preprocess(to_unit(val.images)))
+    accuracy = float((answers.argmax(-1) == val.labels).double().mean())
+    assert float(row["val_accuracy"]) == pytest.approx(accuracy, abs=1e-3)
 
 
 def test_fewer_steps_than_an_update_takes_are_kept_all_the_same(tmp_path, quick):

@@ -31,6 +31,11 @@ def test_noam_as_published():
     assert factors == pytest.approx([0, 0.01, 0.5, 0.99, 1, 0.5, 0.1])
 
 
+def test_noam_without_a_warm_up_falls_from_its_peak():
+    factors = [rate_factor(step, 0, 0, "noam") for step in (1, 4, 100)]
+    assert factors == pytest.approx([1, 0.5, 0.1])
+
+
 def test_a_warm_up_may_be_given_in_steps():
     how = OptimisationPart(schedule="noam", warmup_steps=4)
     optimiser = make_optimiser(nn.Linear(2, 2), how)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from turnwise.attention.dropout import keep_mask, numbered_offsets
 from turnwise.geometry.grids import offset_to_steps
@@ -76,9 +77,9 @@ class _Stream(torch.autograd.Function):
         return output.div_(1 - form.dropout)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, form = ctx.saved_tensors, ctx.form
-        grad = grad / (1 - form.dropout)
+        tensors, form, grad = ctx.saved_tensors, ctx.form, grad / (1 - ctx.form.dropout)
         grads = tuple(torch.zeros_like(x) for x in tensors)
         for some in _chunks(tensors[0], tensors[3], form):
             _add_gradients(some, grad, tensors, grads, form)

@@ -97,8 +97,10 @@ def random_moves(
     matrices = turn * factor[:, None, None] * mirror[:, None, :]
     if how.stretch:
         matrices = matrices @ random_stretches(count, how.stretch, generator)
-    shift = shift * how.shift
-    return matrices, shift.round() if how.whole else shift
+    if how.whole:  # each number of pixels as often as the others
+        most = int(how.shift)
+        return matrices, ((shift + 1) / 2 * (2 * most + 1)).floor().clamp(max=2 * most) - most
+    return matrices, shift * how.shift
 
 
 def for_a_share(share: float, moved: Images, still: Images, generator: torch.Generator) -> Images:

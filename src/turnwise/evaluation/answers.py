@@ -41,14 +41,14 @@ class Answerer:
     @torch.no_grad()
     @all_bits()
     def __call__(self, images: Images, move: Move | None = None) -> Scores:
-        """The scores in float64, on the CPU, of the pictures after `move`."""
+        """The scores in float64, on the CPU, of the pictures after `move`; none is written on."""
         batch = self.model.batch if isinstance(self.model, FileModel) else None
         answers = []
         for part in images.split(batch or self.chunk):
             # moved in float32 or finer: places of pixels cannot be told apart in bfloat16
             fine = torch.promote_types(self.precision, torch.float32)
             seen = part.to(device_of(self.model), fine)
-            seen = (seen if move is None else move(seen)).to(self.precision)
+            seen = (seen if move is None else move(seen)).to(self.precision, copy=True)
             filled = seen if batch is None else _filled(seen, batch)
             answers.append(_scores(self.model(self.prepare(filled)), len(filled))[: len(part)])
         return torch.cat(answers).double().cpu()
@@ -91,10 +91,22 @@ def _scores(answer: object, pictures: int) -> Tensor:
 
 def relative_change(before: Tensor, after: Tensor) -> float:
     """max |after − before| / max |before|; infinite where something is not a number."""
-    gap, scale = float((after - before).abs().max()), float(before.abs().max())
+    return _ratio(float((after - before).abs().max()), float(before.abs().max()))
+
+
+def _ratio(gap: float, scale: float) -> float:
     if not math.isfinite(gap) or not math.isfinite(scale) or (gap > 0 and scale == 0):
         return math.inf
     return gap / scale if gap > 0 else 0.0
+
+
+def score_change(before: Scores, after: Scores) -> float:
+    """max |after − before| over the spread of the scores, max |before − its picture's mean|.
+
+    What all classes have in common the softmax does not see, so it must not hide what they do not.
+    """
+    common = before.mean(dim=1, keepdim=True) if before.shape[1] > 1 else torch.zeros(())
+    return _ratio(float((after - before).abs().max()), float((before - common).abs().max()))
 
 
 def probabilities(scores: Scores) -> Float[Tensor, "picture atleast2"]:
@@ -140,6 +152,12 @@ def leads(
     decision = p.argmax(dim=-1, keepdim=True)
     others = moved.scatter(-1, decision, -math.inf).amax(dim=-1)
     return moved.gather(-1, decision).squeeze(-1) - others
+
+
+def with_noise(images: Images) -> Images:
+    """Four fifths of the pictures, and a fifth of noise, so that nothing is blank."""
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
+    return 0.8 * images + 0.2 * noise.to(images)
 
 
 def hash_weights(model: nn.Module) -> str:

@@ -152,7 +152,8 @@ class Certificate:
         """Whether every exact element holds, at every size, and every control speaks."""
         parts: tuple[Any, ...] = (*self.elements, *self.controls, *self.sizes)
         like = self.likeness is None or self.likeness.holds
-        return like and all(part.holds for part in parts)
+        some = bool(self.elements and self.controls)
+        return some and like and all(part.holds for part in parts)
 
     def plain(self) -> dict[str, Any]:
         """As nested plain values, for JSON (certificate.schema.json tells the form)."""

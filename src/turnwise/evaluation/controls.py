@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from turnwise.evaluation.answers import Answerer, relative_change
+from turnwise.evaluation.answers import Answerer, score_change
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.groups.law import COARSE_TOLERANCE, TOLERANCE
 
@@ -41,7 +41,7 @@ def measure_controls(
     visible = VISIBLE if double else TOLERANCE.get(answer.precision, COARSE_TOLERANCE)
     inverted = answer(images, invert_quadrant)
     condemned = max(
-        relative_change(inverted, answer(images, partial(_move_then_invert, group, g)))
+        score_change(inverted, answer(images, partial(_move_then_invert, group, g)))
         for g in group.grid_elements()
     )
     order = torch.randperm(images[0, 0].numel(), generator=torch.Generator().manual_seed(0))
@@ -50,10 +50,10 @@ def measure_controls(
         Control("the measure sees an inverted quadrant", condemned, visible),
         Control(
             "other pictures, other answers",
-            relative_change(before, before[:1].expand_as(before)),
+            score_change(before, before[:1].expand_as(before)),
             visible,
         ),
-        Control("shuffled pixels, another answer", relative_change(before, shuffled), visible),
+        Control("shuffled pixels, another answer", score_change(before, shuffled), visible),
     )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from turnwise.checks import InputError, require, require_kind
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
-from turnwise.evaluation.answers import answerer, own_precisions, relative_change
+from turnwise.evaluation.answers import answerer, own_precisions, score_change, with_noise
 from turnwise.evaluation.certificate import Certificate
 from turnwise.evaluation.certification import certify
 from turnwise.evaluation.exported import FileModel, open_file
@@ -134,7 +134,7 @@ def open_callable(name: str, options: dict[str, Any], seed: int = 0) -> nn.Modul
         made = getattr(importlib.import_module(module), attribute)
         torch.manual_seed(seed)  # not before the import, which happens once and may draw, too
         made = made if isinstance(made, nn.Module) else made(**options)
-    except Exception as error:  # code of others may raise anything
+    except (Exception, SystemExit) as error:  # code of others may raise anything, or leave
         raise InputError(
             f"{name} cannot be made: {str(error) or type(error).__name__}; write module:callable, "
             "the name of something that can be imported here and called for an nn.Module."
@@ -218,8 +218,7 @@ def noisy_digits(count: int, channels: int, size: int) -> Float[Tensor, "picture
     """Embedded digits of this size; noise in all, so that nothing is blank."""
     digits = load_dataset("digits", image_size=size)
     images = to_unit(digits.val.images[:count]).repeat(1, channels, 1, 1)
-    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
-    return 0.8 * images + 0.2 * noise
+    return with_noise(images)
 
 
 def certify_request(
@@ -251,7 +250,7 @@ def prepare_alike(
 
     A file may have been exported with that preparation inside, or without; it cannot tell.
     """
-    prepare = getattr(original, "preprocess", None)
+    prepare, model.preprocess = getattr(original, "preprocess", None), None
     (precision,) = own_precisions(original, (model.precision,))
     few = images[:8]
     theirs = answerer(original, precision, 8)(few)
@@ -260,7 +259,7 @@ def prepare_alike(
         return
     model.preprocess = prepare
     prepared = answerer(model, model.precision, 8)(few)
-    if relative_change(theirs, ours) <= relative_change(theirs, prepared):
+    if score_change(theirs, ours) <= score_change(theirs, prepared):
         model.preprocess = None
 
 
@@ -276,7 +275,7 @@ def require_answers(request: Request, model: nn.Module, images: Tensor) -> None:
         answerer(model, precision, 1)(images[:1])
     except InputError:
         raise
-    except Exception as error:  # code of others may raise anything
+    except (Exception, SystemExit) as error:  # code of others may raise anything, or leave
         if "memory" in str(error):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0]

@@ -1,13 +1,14 @@
 """A certificate, measured again: does it still hold, for the same weights on the same pictures?"""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from turnwise.checks import InputError, require
+from turnwise.evaluation.answers import PRECISIONS
 from turnwise.evaluation.certificate import FORMAT, Certificate, from_plain
 from turnwise.evaluation.schema import certificate_schema, find_misfit
 from turnwise.evaluation.targets import certify_request, is_code, open_target, read_request
@@ -45,6 +46,15 @@ def read_certificate(path: str | Path) -> tuple[Certificate, bool]:
     misfit = find_misfit(plain, schema, schema)
     require(misfit is None, f"{path} is damaged, at {misfit}; certify again.")
     return from_plain(plain), plain["holds"]
+
+
+# parts of a certificate, and what of their entries does not depend on the machine
+MEASURED = {
+    "elements": ("element", "meaning", *PRECISIONS),
+    "controls": ("name",),
+    "sizes": ("size", *PRECISIONS),
+    "pictures": (),
+}
 
 
 def verify(
@@ -105,6 +115,13 @@ def objections(before: Certificate, now: Certificate, claimed: bool) -> list[str
         found.append("the verdict in the file is not the one that its own figures give")
     if not before.holds:
         found.append(f"its figures do not show invariance under {before.claim}")
+    told = {name: (getattr(before, name), getattr(now, name)) for name in ("group", "exact_part")}
+    told |= {name: (_measured(before, name), _measured(now, name)) for name in MEASURED}
+    for name, (said, found_now) in told.items():
+        if said != found_now:
+            found.append(f"under “{name}” it has not what it says was asked for")
+    if before.request.get("target") != before.target:
+        found.append("under “target” it has not what it says was asked for")
     if before.weights_sha256 != now.weights_sha256:
         found.append("the weights are not those that were certified")
     if before.data_sha256 != now.data_sha256:
@@ -112,6 +129,17 @@ def objections(before: Certificate, now: Certificate, claimed: bool) -> list[str
     if not now.holds:
         found.append(f"measured again, {failures(now)}")
     return found
+
+
+def _measured(certificate: Certificate, part: str) -> list[Any]:
+    """What a part of the certificate is about: which elements in which precisions, and so on."""
+    if part == "pictures":
+        return [certificate.pictures]
+    return [
+        tuple(value if isinstance(value, (int, str)) else value is None
+              for key, value in asdict(entry).items() if key in MEASURED[part])
+        for entry in getattr(certificate, part)
+    ]  # fmt: skip
 
 
 def failures(certificate: Certificate) -> str:

@@ -22,7 +22,8 @@ def turn_image(images: Pictures, degrees: float) -> Float[Tensor, "batch channel
     quarters, rest = divmod(degrees, 90)
     if rest == 0:
         return act_on_image(PlanarGroup.named("C4"), int(quarters) % 4, images)
-    angle = images.new_full((len(images),), math.radians(degrees))
+    fine = torch.promote_types(images.dtype, torch.float32)
+    angle = images.new_full((len(images),), math.radians(degrees), dtype=fine)
     return warp_images(images, rotation_matrices(angle))
 
 
@@ -32,7 +33,8 @@ def warp_image(
     """(g f)(x) = f(g⁻¹x) for any element: exact where g maps the grid, else interpolated."""
     if group.quarter_turns(g) is not None:
         return act_on_image(group, g, images)
-    matrix = group.matrices()[g].to(images)
+    fine = torch.promote_types(images.dtype, torch.float32)
+    matrix = group.matrices()[g].to(images.device, fine)
     return warp_images(images, matrix.expand(len(images), 2, 2))
 
 
@@ -53,14 +55,18 @@ def warp_images(
 
     With `bends` b, a step for each pixel, it is f(A⁻¹(x − t) + b(x)).  Between its pixels f is
     "bilinear", which blurs, or "bicubic", which blurs less and may leave the range of f.
+    In single precision at least: positions of half of it miss pixels.
     """
     rows, cols = images.shape[-2:]
-    target = pixel_centres(rows, cols).to(images).flatten(0, 1)  # (pixel, 2)
+    fine = images.to(torch.promote_types(images.dtype, torch.float32))
+    target = pixel_centres(rows, cols).to(fine).flatten(0, 1)  # (pixel, 2)
     if shifts is not None:
         target = target - shifts[:, None]  # (batch, pixel, 2)
-    back = torch.linalg.inv_ex(matrices).inverse  # inv would make the host wait for the device
+    # not by `inv`, which would make the host wait for the device
+    back = torch.linalg.inv_ex(matrices.to(fine.dtype)).inverse
     source = target @ back.mT  # (batch, pixel, 2)
     if bends is not None:
         source = source + bends.flatten(2).mT
     grid = to_sampling_grid(source, rows, cols).unflatten(1, (rows, cols))
-    return F.grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)
+    warped = F.grid_sample(fine, grid, mode=mode, padding_mode="zeros", align_corners=False)
+    return warped.to(images.dtype)

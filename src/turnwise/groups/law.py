@@ -37,10 +37,11 @@ def equivariance_errors(
     A result that is not a number counts as an infinite error.
     """
     group = PlanarGroup.named(group)
-    y = function(x)
+    y = function(x.clone())  # a function may write on what it is given
 
     def gap(g: int) -> float:
-        return _largest(_wide(function(act_in(group, g, x))) - _wide(act_out(group, g, y)))
+        moved = function(act_in(group, g, x).clone())
+        return _largest(_wide(moved) - _wide(act_out(group, g, y)))
 
     chosen = range(group.order) if elements is None else elements
     return [_ratio(gap(g), _largest(_wide(y))) for g in chosen]
@@ -109,7 +110,7 @@ def assert_equivariant(
 @torch.no_grad()
 def depends_on_input(function: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     """Whether noise of the size of `x`, at least 1, moves the output by more than rounding can."""
-    before, after = _wide(function(x)), _wide(function(_disturbed(x)))
+    before, after = _wide(function(x.clone())), _wide(function(_disturbed(x)))
     rounding = TOLERANCE.get(x.dtype, COARSE_TOLERANCE)
     return _largest(after - before) > rounding * _largest(before)
 

@@ -11,6 +11,7 @@ Paper:    Cohen & Welling 2016, "Group Equivariant Convolutional Networks" (pixe
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -43,11 +44,21 @@ class PixelFilters(nn.Module):
         group = PlanarGroup.named(group)
         require_positive(kernel=kernel)
         require_grid_group(group)
-        self.order, self.kernel, self.free = group.order, kernel, kernel**2
-        source = _tap_index(turned_taps(group, kernel), kernel)  # (g, x): where g⁻¹x stands
-        by_pose = group.relative()[:, :, None] * self.free + source[:, None]  # (g, m, x): in (n, x)
-        self.register_buffer("source", source.flatten(), persistent=False)
-        self.register_buffer("source_by_pose", by_pose.flatten(), persistent=False)
+        self.acting, self.order, self.kernel, self.free = group, group.order, kernel, kernel**2
+        self._register_tables()
+
+    def _register_tables(self, device: torch.device | None = None) -> None:
+        source = _tap_index(turned_taps(self.acting, self.kernel), self.kernel)  # (g, x): g⁻¹x
+        relative = self.acting.relative()[:, :, None]
+        by_pose = relative * self.free + source[:, None]  # (g, m, x): in (n, x)
+        self.register_buffer("source", source.flatten().to(device), persistent=False)
+        self.register_buffer("source_by_pose", by_pose.flatten().to(device), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PixelFilters":
+        """Tables are made anew, for `to_empty` leaves them empty."""
+        super()._apply(fn, recurse)
+        self._register_tables(self.source.device)
+        return self
 
     def lifting(self, weight: LiftingWeight) -> LiftingFilters:
         """K[o, i](g⁻¹x), from pictures to maps on the group."""
@@ -79,12 +90,21 @@ class ContinuousFilters(nn.Module):
         super().__init__()
         group = PlanarGroup.named(group)
         require_positive(kernel=kernel)
-        self.order, self.kernel = group.order, kernel
-        basis = ring_harmonics(group, kernel)
-        self.free = basis.shape[1]
-        # float64: in less, K(h⁻¹g⁻¹x) and K((gh)⁻¹x) would round apart, also for quarter turns g
-        self.register_buffer("basis", basis, persistent=False)
-        self.register_buffer("relative", group.relative().flatten(), persistent=False)
+        self.acting, self.order, self.kernel = group, group.order, kernel
+        self._register_tables()
+        self.free = self.basis.shape[1]
+
+    def _register_tables(self, device: torch.device | None = None) -> None:
+        """In float64: in less, K(h⁻¹g⁻¹x) and K((gh)⁻¹x) round apart, also for quarter turns g."""
+        basis, relative = ring_harmonics(self.acting, self.kernel), self.acting.relative()
+        self.register_buffer("basis", basis.to(device), persistent=False)
+        self.register_buffer("relative", relative.flatten().to(device), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ContinuousFilters":
+        """Tables are made anew: a cast would round them for good, `to_empty` leave them empty."""
+        super()._apply(fn, recurse)
+        self._register_tables(self.basis.device)
+        return self
 
     def lifting(self, weight: LiftingWeight) -> LiftingFilters:
         """K[o, i](g⁻¹x), from pictures to maps on the group."""

@@ -4,6 +4,7 @@ Letters:  g, m, u elements;  ρ an irrep with rows a and columns b, c;  i, o cha
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -147,6 +148,12 @@ class GroupLinear(nn.Module):
         for name, table in tables.items():
             self.register_buffer(name, table.to(self.weight.device), persistent=False)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "GroupLinear":
+        """Tables are made anew: a cast would round them for good, `to_empty` leave them empty."""
+        super()._apply(fn, recurse)
+        self._register_tables()
+        return self
+
     def reset_parameters(self) -> None:
         """Xavier-uniform for the expanded matrix; no bias."""
         fans = self.group.order * (self.in_width + self.out_width)
@@ -239,3 +246,8 @@ def _sources(group: PlanarGroup, out_width: int) -> Tensor:
 def _coefficients(group: PlanarGroup) -> Float[Tensor, "entry group"]:
     """[(ρ, c, b), u] -> ρ(u)[c, b]."""
     return torch.cat([irrep.matrices.flatten(1).T for irrep in irreps(group)])
+
+
+def in_irreps(linear: nn.Module) -> bool:
+    """Whether this is a map of ours, and no other kind, that works in irreps."""
+    return type(linear) is GroupLinear and linear.basis == "irreps"

@@ -26,7 +26,7 @@ from turnwise.checks import InputError, require, require_divisible, require_know
 from turnwise.geometry.grids import pixel_centres
 from turnwise.geometry.sources import SHAPES, Neighbourhood
 from turnwise.groups import PlanarGroup
-from turnwise.layers.group_linear import GroupLinear
+from turnwise.layers.group_linear import GroupLinear, in_irreps
 from turnwise.layers.irrep_blocks import Irreps, to_irreps
 
 Tokens = Float[Tensor, "batch token group channel"]
@@ -93,9 +93,21 @@ class GroupRotaryAttention(nn.Module):
         self.norm_query = nn.RMSNorm(dim) if qk_norm else None
         self.norm_key = nn.RMSNorm(dim) if qk_norm else None
         self.frequency = nn.Parameter(torch.empty(heads, dim // orbit, 2))
-        for name, table in (("matrices", group.matrices()), ("relative", group.relative())):
-            self.register_buffer(name, table.to(self.frequency.device), persistent=False)
+        self._register_tables()
         self.reset_parameters()
+
+    def _register_tables(self) -> None:
+        tables = {"matrices": self.group.matrices(), "relative": self.group.relative()}
+        for name, table in tables.items():
+            self.register_buffer(name, table.to(self.frequency.device), persistent=False)
+
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], recurse: bool = True
+    ) -> "GroupRotaryAttention":
+        """Tables are made anew: a cast would round them for good, `to_empty` leave them empty."""
+        super()._apply(fn, recurse)
+        self._register_tables()
+        return self
 
     def reset_parameters(self) -> None:
         """Each head has every length from the shortest wave to the longest, in all directions."""
@@ -114,6 +126,11 @@ class GroupRotaryAttention(nn.Module):
                 f"got {tokens.shape[1]} in {tokens.shape[2]}."
             )
         return self.to_output(self._mixed(self.to_query_key_value(tokens), rows, cols))
+
+    def in_irreps(self) -> bool:
+        """Whether both projections work in irreps, and nothing was put in the place of anything."""
+        maps = (self.to_query_key_value, self.to_output)
+        return type(self) is GroupRotaryAttention and all(map(in_irreps, maps))
 
     def mix_irreps(self, irreps: Irreps, rows: int, cols: int) -> Irreps:
         """What the output is projected from, where both projections work in irreps."""

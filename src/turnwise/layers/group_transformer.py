@@ -4,8 +4,9 @@ x <- x + drop(a · attention(norm(x)))
 x <- x + drop(b · mlp(norm(x)))
 
 Tokens are (batch, token, group, channel).  Every part commutes with the group: linear maps are
-group convolutions, norms have the same statistics and the same affine map for every pose, and what
-is dropped is dropped for all poses alike.
+group convolutions, norms have the same statistics and the same affine map for every pose, and a
+dropped path is dropped for all poses alike.  (Dropout in the perceptron is not: in training it
+drops the channels of each pose by themselves.)
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from turnwise.checks import require, require_positive
 from turnwise.groups import PlanarGroup
-from turnwise.layers.group_linear import GroupLinear
+from turnwise.layers.group_linear import GroupLinear, in_irreps
 from turnwise.layers.irrep_blocks import (
     Irreps,
     PoseBasis,
@@ -116,10 +117,6 @@ class GroupMLP(nn.Module):
         return gelu_of_irreps(hidden, bias, self.spread.pose_basis())
 
 
-def in_irreps(linear: nn.Module) -> bool:
-    return isinstance(linear, GroupLinear) and linear.basis == "irreps"
-
-
 def has_hooks(module: nn.Module) -> bool:
     """Whether anything waits for a call of a part of the module."""
     return any(
@@ -135,7 +132,7 @@ def has_hooks(module: nn.Module) -> bool:
 class GroupTransformerBlock(nn.Module):
     """Attention (a part: any layer from tokens, rows, cols to tokens) and a perceptron."""
 
-    attention: Any  # in irreps too if it has `mix_irreps` and its `to_output` works there
+    attention: Any  # in irreps too if it has `mix_irreps`, and says so (`in_irreps`)
 
     def __init__(
         self,
@@ -177,7 +174,7 @@ class GroupTransformerBlock(nn.Module):
         if not self._is_as_made() or has_hooks(self):
             return False
         dropped = self.training and self.drop_path.rate > 0
-        mixes = hasattr(self.attention, "mix_irreps") and in_irreps(self.attention.to_output)
+        mixes = hasattr(self.attention, "mix_irreps") and self.attention.in_irreps()
         return mixes and self.mlp.in_irreps() and not dropped
 
     def _is_as_made(self) -> bool:

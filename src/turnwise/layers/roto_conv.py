@@ -20,6 +20,8 @@ Departs:  the published module does not turn back: max_g K(g·x), here reduce="l
           the picture onto itself, so that it is invariant and cannot see how parts are arranged.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -35,7 +37,7 @@ from turnwise.geometry.sizes import (
 )
 from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
 from turnwise.layers.irrep_blocks import BACKENDS, by_kernel, rounded_by_autocast
-from turnwise.layers.window_basis import window_basis
+from turnwise.layers.window_basis import mix, multiply_block, window_basis
 
 REDUCTIONS = ("max", "mean", "rms", "legacy")
 ALGORITHMS = ("auto", "copies", "bank", "fourier")
@@ -92,11 +94,20 @@ class RotoConv(nn.Module):
             self.back = tuple(self.group.inverse().tolist())  # here: a graph would break on it
         like = nn.Conv2d(in_width, width, stage.kernel, bias=bias)  # starts as torch starts it
         self.weight, self.bias = like.weight, like.bias
-        basis = window_basis(self.group, stage.kernel + remainder)
+        self._register_tables()
+
+    def _register_tables(self) -> None:
+        basis = window_basis(self.group, self.stages[0].kernel)
         self.blocks = basis.blocks
-        self.register_buffer("to_window", basis.for_window.to(self.weight), persistent=False)
-        self.register_buffer("to_filter", basis.for_filter.to(self.weight), persistent=False)
-        self.register_buffer("to_answers", basis.answers.to(self.weight), persistent=False)
+        tables = {"window": basis.for_window, "filter": basis.for_filter, "answers": basis.answers}
+        for name, table in tables.items():
+            self.register_buffer(f"to_{name}", table.to(self.weight), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RotoConv":
+        """Tables are made anew, for `to_empty` leaves them empty."""
+        super()._apply(fn, recurse)
+        self._register_tables()
+        return self
 
     @classmethod
     def around(cls, conv: nn.Module, group: PlanarGroup | str, size: int) -> "RotoConv":
@@ -195,11 +206,11 @@ class RotoConv(nn.Module):
         """y_g at every window, and the windows' (batch, newrow, newcol)."""
         windows, places = self._windows(maps)
         weight = self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1)  # (tap, i, o)
-        windows, weight = _mix(self.to_window, windows), _mix(self.to_filter, weight)
+        windows, weight = mix(self.to_window, windows), mix(self.to_filter, weight)
         sizes = [dim * copies for dim, copies in self.blocks]
         parts = zip(self.blocks, windows.split(sizes), weight.split(sizes), strict=True)
-        products = [P for block, x, w in parts for P in _products(x, w, *block)]
-        return _mix(self.to_answers, torch.cat(products)), places
+        products = [P for block, x, w in parts for P in multiply_block(x, w, *block)]
+        return mix(self.to_answers, torch.cat(products)), places
 
     def _windows(
         self, maps: Maps
@@ -237,7 +248,7 @@ class RotoConv(nn.Module):
 
     def _block_filters(self) -> list[Float[Tensor, "_ _"]]:
         """ŵ of each block, (j · i, a · o)."""
-        weight = _mix(self.to_filter, self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1))
+        weight = mix(self.to_filter, self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1))
         parts = zip(self.blocks, weight.split([dim * n for dim, n in self.blocks]), strict=True)
         return [
             w.unflatten(0, block).flatten(1, 2).transpose(0, 1).flatten(1) for block, w in parts
@@ -266,29 +277,9 @@ class RotoConv(nn.Module):
         )
 
 
-def _mix(
-    matrix: Float[Tensor, "new old"], values: Float[Tensor, "old many more"]
-) -> Float[Tensor, "new many more"]:
-    """One product for all that hangs on the first axis."""
-    return (matrix @ values.flatten(1)).unflatten(1, values.shape[1:])
-
-
 def _to_maps(values: Float[Tensor, "window width"], places: tuple[int, int, int]) -> NewMaps:
     """Windows back in their places, as maps in torch.channels_last."""
     return values.unflatten(0, places).permute(0, 3, 1, 2)
-
-
-def _products(
-    windows: Float[Tensor, "rows window in_width"],
-    weight: Float[Tensor, "rows in_width width"],
-    dim: int,
-    copies: int,
-) -> list[Float[Tensor, "dim window width"]]:
-    """P[a, b] = Σ_j ŵ[j, a] x̂[j, b] over the channels, too; one matrix product for each a."""
-    count = windows.shape[1]
-    x = windows.unflatten(0, (dim, copies)).transpose(1, 2).flatten(2).flatten(0, 1)  # (b·window,)
-    w = weight.unflatten(0, (dim, copies)).flatten(1, 2)  # (a, j·i, o)
-    return [(x @ w[a]).unflatten(0, (dim, count)) for a in range(dim)]
 
 
 def _square(values: object) -> int:

@@ -79,12 +79,13 @@ def _turn(images: Images, angle: float) -> Images:
     (x, y), (rows, cols) = _positions(images), images.shape[-2:]
     cos, sin = math.cos(angle), math.sin(angle)
     from_x, from_y = cos * x + sin * y, cos * y - sin * x
-    # grid_sample counts from -1 to 1, and y downwards
-    grid = torch.stack([from_x * (2 / cols), from_y * (-2 / rows)], dim=-1).to(images.dtype)
-    return F.grid_sample(
-        images, grid.expand(len(images), -1, -1, -1),
+    # grid_sample counts from -1 to 1, and y downwards; it takes pictures in the grid's precision
+    grid = torch.stack([from_x * (2 / cols), from_y * (-2 / rows)], dim=-1)
+    turned = F.grid_sample(
+        images.to(grid.dtype), grid.expand(len(images), -1, -1, -1),
         mode="bilinear", padding_mode="zeros", align_corners=False,
     )  # fmt: skip
+    return turned.to(images.dtype)
 
 
 def _inside(images: Images) -> Bool[Tensor, "row col"]:

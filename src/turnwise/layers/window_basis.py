@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from turnwise.checks import require_positive
@@ -92,3 +92,23 @@ def _rows(
             seen = torch.cat([seen, copy])
             copies.append((copy / copy.abs().max()).round())
     return torch.stack(copies, dim=1) if copies else moves.new_zeros(irrep.dim, 0, moves.shape[-1])
+
+
+def mix(
+    matrix: Float[Tensor, "new old"], values: Float[Tensor, "old many more"]
+) -> Float[Tensor, "new many more"]:
+    """One product for all that hangs on the first axis."""
+    return (matrix @ values.flatten(1)).unflatten(1, values.shape[1:])
+
+
+def multiply_block(
+    windows: Float[Tensor, "rows window in_width"],
+    weight: Float[Tensor, "rows in_width width"],
+    dim: int,
+    copies: int,
+) -> list[Float[Tensor, "dim window width"]]:
+    """P[a, b] = Σ_j ŵ[j, a] x̂[j, b] over the channels, too; one matrix product for each a."""
+    count = windows.shape[1]
+    x = windows.unflatten(0, (dim, copies)).transpose(1, 2).flatten(2).flatten(0, 1)  # (b·window,)
+    w = weight.unflatten(0, (dim, copies)).flatten(1, 2)  # (a, j·i, o)
+    return [(x @ w[a]).unflatten(0, (dim, count)) for a in range(dim)]

@@ -89,6 +89,10 @@ class Design:
     def __post_init__(self) -> None:
         require_positive(heads=self.heads, patch=self.patch)
         require(self.width >= 0, f"width = {self.width} must be positive, or 0: by the group.")
+        require(
+            self.layer_scale >= 0, f"layer_scale = {self.layer_scale} must be 0 (none) or more."
+        )
+        require(self.window >= 0, f"window = {self.window} must be odd, or 0: the whole picture.")
         require(self.overview >= 0, f"overview = {self.overview} must be 0 or more channels.")
         require_known(self.stem, STEMS, "stem")
         require_known(self.basis, BASES, "basis")

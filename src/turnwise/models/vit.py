@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.checks import require, require_positive
-from turnwise.geometry.sizes import exact_sizes, output_size, require_exact_size
+from turnwise.geometry.sizes import output_size, require_exact_size
 from turnwise.groups import PlanarGroup
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.patches import PatchEmbedding
@@ -65,8 +65,8 @@ class VisionTransformer(nn.Module):
         nn.init.normal_(self.head.weight, std=0.02)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
-        """`size` if patches cover it without a rest, else the nearest sizes that they cover."""
-        return exact_sizes(size, self.patches.stages)
+        """The one size that its positions are for."""
+        return (self.image_size,)
 
     def forward_features(
         self, images: Float[Tensor, "batch channel row col"]

@@ -17,6 +17,7 @@ from turnwise.evaluation.predictions import (
     predict_over_angles,
     predict_probabilities,
 )
+from turnwise.groups import PlanarGroup
 from turnwise.reports.explorer import explorer_data, explorer_html, explorer_script
 from turnwise.reports.gallery import read_metrics, runs_table
 from turnwise.reports.page import (
@@ -99,13 +100,18 @@ def read_certificate(run: Path | None) -> Mapping[str, Any] | None:
     return kept if run is not None and isinstance(kept, dict) and needed <= kept.keys() else None
 
 
+def _turns(group: str) -> bool:
+    """Whether a certificate of this group is about quarter turns."""
+    return PlanarGroup.named(group).exact_part().rotations == 4
+
+
 def _headline(subjects: Sequence[Subject]) -> str:
     """What a busy reader takes home, made from the figures."""
     parts = []
     for subject in subjects:
         tested = read_examination(subject.run) if subject.run else None
         certificate = read_certificate(subject.run)
-        if tested is None or certificate is None:
+        if tested is None or certificate is None or not _turns(certificate["group"]):
             continue
         angles = tested["angles"]
         by_angle = dict(zip(angles["degrees"], angles["accuracy"], strict=True))

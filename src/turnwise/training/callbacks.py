@@ -76,6 +76,21 @@ class AveragedWeights(WeightAveraging):
             for module in model.modules() for name in getattr(module, "never_averaged", ())
         }  # fmt: skip
 
+    def setup(self, trainer: lightning.Trainer, pl_module: Any, stage: str) -> None:
+        """Where the weights will be: they are moved after this, and every update would wait."""
+        self._device = trainer.strategy.root_device
+        super().setup(trainer, pl_module, stage)
+        average: Any = self._average_model
+        if average is not None:
+            average.n_averaged = torch.zeros((), dtype=torch.long)  # every update looks at it
+
+    def on_validation_epoch_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
+        """Epochs of fewer steps than an update takes are validated with what they have trained."""
+        average: Any = self._average_model
+        if average is not None and trainer.global_step and not int(average.n_averaged):
+            average.update_parameters(pl_module)
+        super().on_validation_epoch_start(trainer, pl_module)
+
     def kept_share(self) -> float:
         """Of the average so far, in the one that the next steps are part of."""
         return min(self.decay, (1 + self.steps) / (10 + self.steps)) ** self.EVERY

@@ -32,6 +32,7 @@ from torch import nn
 import turnwise
 from turnwise.checks import InputError, require
 from turnwise.data import Dataset, load_dataset
+from turnwise.data.storage import home_expanded
 from turnwise.files import cannot_write, write_json, write_whole
 from turnwise.layers.normalise import Normalise
 from turnwise.models import create_model, save
@@ -143,7 +144,7 @@ def train(
     behind.
     """
     known = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(known or folder)
+    folder = home_expanded(known or folder, "the folder of a run")
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     if resume:
         last = folder / "checkpoints" / "last.ckpt"

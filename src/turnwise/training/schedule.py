@@ -22,7 +22,8 @@ def rate_factor(step: int, warmup: int, total: int, schedule: str) -> float:
     Departs:  "noam" has the base rate as its peak, whatever the width, as Horn et al. 2021 do.
     """
     if schedule == "noam":
-        return min(step / max(1, warmup), math.sqrt(warmup / max(1, step)))
+        warmup = max(1, warmup)  # of 0 steps the rate would be 0 throughout
+        return min(step / warmup, math.sqrt(warmup / max(1, step)))
     if step < warmup:
         return (step + 1) / warmup
     if schedule == "constant":
