@@ -182,6 +182,15 @@ def test_the_folder_that_stands_beside_a_split_is_named(tmp_path, write_folder):
         read(tmp_path / "own")
 
 
+def test_a_split_within_the_classes_is_refused(tmp_path, write_folder):
+    """All of it would be mixed, and the test pictures trained on."""
+    for name in ("cat", "dog"):
+        for part in ("train", "test"):
+            write_folder(tmp_path / name, {part: 4})
+    with pytest.raises(InputError, match=r"cat has 'train' and 'test', which is no split"):
+        read(tmp_path)
+
+
 def test_two_folders_of_validation_pictures(divided, write_folder):
     write_folder(divided / "validation", {"a": 4, "b": 4})
     message = "has 2 folders of validation pictures, val and validation, and must have one or none"

@@ -102,13 +102,26 @@ def test_an_orbit_starts_from_trained_weights(tmp_path):
 def test_weights_that_do_not_fit(tmp_path):
     folder = str(turnwise.save(create_model("vit", **SMALL), tmp_path / "base"))
     with pytest.raises(InputError, match=r"weights = .*base do not fit this vit: .*size mismatch"):
-        create_model("orbit_vit", weights=folder, **(SMALL | {"width": 32}))
+        create_model("orbit_vit", num_classes=3, weights=folder, **SMALL)
     with pytest.raises(InputError, match=r"holds a vit, but a turnwise_vit_nano is to be wrapped"):
         create_model("orbit_turnwise_vit_nano", weights=folder)
     with pytest.raises(InputError, match=r"leave nothing to train; .*: turnwise orbit .*base"):
         create_model("orbit_vit", weights=folder, tune="none", **SMALL)
     with pytest.raises(InputError, match="is not a model or run folder"):
         create_model("orbit_vit", weights=str(tmp_path / "nowhere"))
+
+
+def test_weights_that_fit_and_mean_something_else_are_refused(tmp_path):
+    """Heads leave no trace in the shapes, nor does the group of as many poses."""
+    folder = str(turnwise.save(create_model("vit", **SMALL), tmp_path / "vit"))
+    with pytest.raises(
+        InputError, match=r"trained with heads = 2, and this vit has 4; say heads=2"
+    ):
+        create_model("orbit_vit", weights=folder, **(SMALL | {"heads": 4}))
+    small = {"width": 64, "depths": [1], "kernels": [3, 3, 3], "image_size": 8}
+    folder = str(turnwise.save(create_model("turnwise_vit_nano", "C8", **small), tmp_path / "net"))
+    with pytest.raises(InputError, match=r"trained with group = C8, .* say base_group=C8"):
+        create_model("orbit_turnwise_vit_nano", "D4", weights=folder, **small)
 
 
 def test_an_orbit_in_an_orbit_is_not_saved(tmp_path):

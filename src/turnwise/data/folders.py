@@ -38,6 +38,8 @@ def _sub_folders(folder: Path) -> list[Path]:
 
 def _list_classes(folder: Path) -> dict[str, list[Path]]:
     """The pictures of every class below `folder`; folders without pictures are an error."""
+    for sub in _sub_folders(folder):
+        _require_classes_alone(sub, [part.name for part in _sub_folders(sub)])
     listed = {sub.name: pictures_below(sub) for sub in _sub_folders(folder)}
     kinds = "PNG, JPEG or TIFF"
     require(

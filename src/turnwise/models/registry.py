@@ -26,6 +26,7 @@ from turnwise.models.orbits import Orbit, OrbitPlan, orbit
 
 Family = Callable[..., nn.Module]
 ORBIT = "orbit_"
+HARMLESS = ("algorithm", "backend", "redraw_interval")  # options that change no answer
 LONGEST_REASON = 300  # letters of what torch says where weights do not fit
 # beside the plan: the group that the model inside was made for, if another, and the folder of a
 # trained one to start from
@@ -165,12 +166,37 @@ def start_from(model: nn.Module, folder: str) -> None:
     trained, name = load(folder), config_of(model).name
     found = config_of(trained).name
     require(found == name, f"weights = {folder} holds a {found}, but a {name} is to be wrapped.")
+    _require_alike(model, trained, folder)
     try:
         model.load_state_dict(trained.state_dict())
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} …"
         raise InputError(f"weights = {folder} do not fit this {name}: {reason}") from error
+
+
+def _require_alike(model: nn.Module, trained: nn.Module, folder: str) -> None:
+    """Raise unless the weights mean the same: two heads and four may have equal shapes."""
+    name = config_of(model).name
+    ours, theirs = (
+        {**model_options(name), **config_of(made).options, "group": _promise(made)}
+        for made in (model, trained)
+    )
+    for option in (*model_options(name), "group"):
+        said = [list(v) if isinstance(v, tuple) else v for v in (theirs[option], ours[option])]
+        word = "base_group" if option == "group" else option
+        require(
+            said[0] == said[1]
+            or option in ("algorithm", "backend", "redraw_interval")
+            or "drop" in option,
+            f"weights = {folder} were trained with {option} = {said[0]}, and this {name} has "
+            f"{said[1]}; say {word}={said[0]}.",
+        )
+
+
+def _promise(model: nn.Module) -> str:
+    group = getattr(model, "group", None)
+    return group.name if isinstance(group, PlanarGroup) else ""
 
 
 def config_of(model: nn.Module) -> ModelConfig:
