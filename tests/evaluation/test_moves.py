@@ -49,3 +49,9 @@ def test_words_say_what_is_done():
 )
 def test_elements_in_words(g, words):
     assert meaning_of(PlanarGroup.named("D4"), g) == words
+
+
+def test_shifts_beyond_the_side_leave_nothing():
+    images = torch.ones(1, 1, 4, 3)
+    for right, up in ((5, 0), (0, 6)):
+        assert not shift_images(images, right=right, up=up, around=False).any()

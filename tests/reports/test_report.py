@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from turnwise.data import Pictures
+from turnwise.evaluation.answers import hash_weights
 from turnwise.reports.report import chosen_examples, read_certificate, report_page
 
 CERTIFICATE = {
@@ -38,6 +39,10 @@ def subject(make_subject, tmp_path):
     return replace(make_subject("vit"), name="<b>run", run=run)
 
 
+def of(subject):
+    return CERTIFICATE | {"weights_sha256": hash_weights(subject.model)}
+
+
 def written(subject, **files):
     for name, content in files.items():
         (subject.run / f"{name}.json").write_text(json.dumps(content))
@@ -52,11 +57,21 @@ def test_what_was_not_measured_is_said(subject):
 
 
 def test_what_was_measured_is_there(subject):
-    html = written(subject, certificate=CERTIFICATE, test=TESTED)
+    html = written(subject, certificate=of(subject), test=TESTED)
     assert "NOT INVARIANT under C4, the exact part of C8" in html
     assert "2.5e-01" in html and "the test pictures" in html
     assert "50.0 % (40.0–60.0)" in html and "12.5 %" in html
     assert "changes its answers when the picture is turned by a quarter" in html
+
+
+def test_a_certificate_of_other_weights_is_none(subject):
+    html = written(subject, certificate=CERTIFICATE | {"weights_sha256": "f" * 64}, test=TESTED)
+    assert "has no certificate yet" in html
+
+
+def test_mirrors_are_no_turns(subject):
+    html = written(subject, certificate=of(subject) | {"group": "D1", "holds": True}, test=TESTED)
+    assert "turned by a quarter" not in html
 
 
 def test_names_are_only_text_and_nothing_is_loaded(subject):
@@ -78,12 +93,12 @@ def test_examples_are_recognised_where_possible(quadrant):
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"holds": true}', "not json"])
-def test_a_damaged_certificate_is_none(tmp_path, text):
-    (tmp_path / "certificate.json").write_text(text)
-    assert read_certificate(tmp_path) is None
-    assert read_certificate(None) is None
+def test_a_damaged_certificate_is_none(subject, text):
+    (subject.run / "certificate.json").write_text(text)
+    assert read_certificate(subject) is None
+    assert read_certificate(replace(subject, run=None)) is None
 
 
-def test_a_certificate_is_read_through_its_file(tmp_path):
-    (tmp_path / "certificate.json").write_text(json.dumps(CERTIFICATE))
-    assert read_certificate(tmp_path) == CERTIFICATE
+def test_a_certificate_is_read_through_its_file(subject):
+    (subject.run / "certificate.json").write_text(json.dumps(of(subject)))
+    assert read_certificate(subject) == of(subject)

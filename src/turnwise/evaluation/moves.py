@@ -61,5 +61,5 @@ def shift_images(images: Images, *, right: int, up: int, around: bool) -> Images
     moved = torch.roll(images, (-up, right), (-2, -1))
     if not around:
         moved[..., :right] = 0
-        moved[..., moved.shape[-2] - up :, :] = 0
+        moved[..., max(0, moved.shape[-2] - up) :, :] = 0
     return moved

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from turnwise.data import Pictures
 from turnwise.evaluation import read_examination
+from turnwise.evaluation.answers import hash_weights
 from turnwise.evaluation.metrics import Interval
 from turnwise.evaluation.predictions import (
     accuracy_by_view,
@@ -90,14 +91,18 @@ def chosen_examples(subjects: Sequence[Subject], count: int = 6) -> Pictures:
     return sample.take(torch.tensor(chosen))
 
 
-def read_certificate(run: Path | None) -> Mapping[str, Any] | None:
-    """The certificate that `turnwise certify` left in the run, if there is one that can be read."""
+def read_certificate(subject: Subject) -> Mapping[str, Any] | None:
+    """The certificate of these weights that `turnwise certify` left in the run, if there is one."""
+    if subject.run is None:
+        return None
     try:
-        kept = json.loads(((run or Path()) / CERTIFICATE).read_text(encoding="utf-8"))
+        kept = json.loads((subject.run / CERTIFICATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    needed = {"holds", "group", "elements", "controls", "pictures"}
-    return kept if run is not None and isinstance(kept, dict) and needed <= kept.keys() else None
+    needed = {"holds", "group", "elements", "controls", "pictures", "weights_sha256"}
+    if not isinstance(kept, dict) or not needed <= kept.keys():
+        return None
+    return kept if kept["weights_sha256"] == hash_weights(subject.model) else None
 
 
 def _turns(group: str) -> bool:
@@ -110,7 +115,7 @@ def _headline(subjects: Sequence[Subject]) -> str:
     parts = []
     for subject in subjects:
         tested = read_examination(subject.run) if subject.run else None
-        certificate = read_certificate(subject.run)
+        certificate = read_certificate(subject)
         if tested is None or certificate is None or not _turns(certificate["group"]):
             continue
         angles = tested["angles"]
@@ -173,7 +178,7 @@ def _angles(subjects: Sequence[Subject], progress: bool) -> str:
 def _certificates(subjects: Sequence[Subject]) -> str:
     parts = []
     for subject in subjects:
-        certificate = read_certificate(subject.run)
+        certificate = read_certificate(subject)
         if certificate is None:
             place = subject.run or subject.name
             told = f"{subject.name} has no certificate yet; make one: turnwise certify {place}"
@@ -219,14 +224,14 @@ def _scores(subjects: Sequence[Subject]) -> str:
         [
             name,
             *(format_percent(Interval.kept(score)) for score in kept["scores"].values()),
-            format_percent(float(kept["orbit_agreement"])),
+            f"{format_percent(float(kept['orbit_agreement']))} ({kept['group']})",
             format_percent(float(kept["turn_agreement"])),
         ]
         for name, kept in tested.items()
     ]
     first = next(iter(tested.values()))
     names = [name.replace("_", " ") for name in first["scores"]]
-    headers = ["model", *names, f"same answer over {first['group']}", "same answer at all angles"]
+    headers = ["model", *names, "same answer over the group", "same answer at all angles"]
     note = "Upright, with 95 % bootstrap intervals; then the share of pictures whose answer stays."
     return table_html(headers, rows, caption=note)
 

@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import torch
 from jaxtyping import UInt8
@@ -150,7 +150,7 @@ class PictureHandler(BaseHTTPRequestHandler):
             return
         if self.path == "/":
             self._reply(200, self.server.content, "text/html; charset=utf-8")
-        elif urlsplit(self.path).path == "/answer":
+        elif self._address().path == "/answer":
             self._refuse(405, "ask with POST and a picture.", Allow="POST")
         elif self.path == "/favicon.ico":
             self._reply(204, b"", "image/x-icon")
@@ -163,7 +163,7 @@ class PictureHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if not self._is_meant():
             return
-        address = urlsplit(self.path)
+        address = self._address()
         if address.path != "/answer":
             self._refuse(405 if address.path == "/" else 404, "pictures go to /answer.")
             return
@@ -183,6 +183,13 @@ class PictureHandler(BaseHTTPRequestHandler):
         else:
             self._refuse(code, "the request cannot be understood.")
 
+    def _address(self) -> SplitResult:
+        """The parts of what was asked for; of what is no address, none."""
+        try:
+            return urlsplit(self.path)
+        except ValueError:
+            return urlsplit("")
+
     def _is_meant(self) -> bool:
         """Whether this server was asked by its own name, and by its own page.
 
@@ -190,7 +197,8 @@ class PictureHandler(BaseHTTPRequestHandler):
         made to point here.
         """
         bound = self.server.port
-        names = {f"{name}:{bound}" for name in (self.server.host, "127.0.0.1", "localhost")}
+        hosts = (self.server.host, "127.0.0.1", "localhost")
+        names = {f"{name}:{bound}" for name in hosts} | set(hosts if bound == 80 else ())
         origin = self.headers.get("Origin")
         if self.headers.get("Host") not in names:
             self._refuse(403, "this server is not known by that name.")
