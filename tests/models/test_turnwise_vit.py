@@ -225,7 +225,8 @@ def test_dense_scores_turn_with_the_picture():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"width": 30}, r"width = 30 must be a multiple of 4 \(it is split over 4 poses\)"),
+        ({"width": 30}, r"width = 30 must be a multiple of 8 \(4 poses of 1 heads of 2 channels"),
+        ({"width": 48, "frame": "cross"}, r"width = 48 must be a multiple of 32 .* try 32 or 64"),
         ({"depths": []}, "must list one stage or more"),
         ({"patch": 3}, "must be a power of 2"),
         ({"patch": 8}, "must be a power of 2 below 2\\^3"),

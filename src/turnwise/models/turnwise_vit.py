@@ -32,7 +32,7 @@ from turnwise.layers.group_conv import (
     tokens_to_maps,
 )
 from turnwise.layers.group_linear import BASES, GroupLinear
-from turnwise.layers.group_rope import GroupRotaryAttention
+from turnwise.layers.group_rope import FRAMES, GroupRotaryAttention
 from turnwise.layers.group_transformer import GroupTransformerBlock, TokenNorm
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.readouts import COMBINE, OrientationHead, Overview, invariant, pooled_width
@@ -95,6 +95,7 @@ class Design:
         require(self.window >= 0, f"window = {self.window} must be odd, or 0: the whole picture.")
         require(self.overview >= 0, f"overview = {self.overview} must be 0 or more channels.")
         require_known(self.stem, STEMS, "stem")
+        require_known(self.frame, FRAMES, "frame")
         require_known(self.basis, BASES, "basis")
         require_known(self.pool, COMBINE, "pool")
         require_known(self.pool_tokens, COMBINE, "pool_tokens")
@@ -137,10 +138,11 @@ class EquivariantVisionTransformer(nn.Module):
     def __init__(self, task: Task, design: Design) -> None:
         super().__init__()
         group, poses = task.group, task.group.order
-        width = 2 * round(16 / math.sqrt(poses))
-        if design.width:
-            require_divisible(design.width, poses, "width", f"it is split over {poses} poses")
-            width = design.width // poses
+        whole = design.width or poses * 2 * round(16 / math.sqrt(poses))
+        pairs = 2 if design.frame == "own" else 2 * poses
+        split = f"{poses} poses of {design.heads} heads of {pairs} channels or more"
+        require_divisible(whole, poses * design.heads * pairs, "width", split)
+        width = whole // poses
         self.group, self.design = group, design
         self.preprocess = Normalise(task.in_chans)
         self.stem = _stem(design, group, task.in_chans, width)
