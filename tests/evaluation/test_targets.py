@@ -14,6 +14,7 @@ from turnwise.evaluation.targets import (
     choose_pictures,
     is_code,
     noisy_digits,
+    open_callable,
     open_original,
     open_target,
     own_group,
@@ -193,3 +194,11 @@ def test_a_request_is_kept_in_its_certificate(code):
     assert images.shape == (32, 1, 8, 8)
     assert all(element.holds for element in certificate.elements)
     assert not certificate.holds, "brightness does not see shuffled pixels"
+
+
+def test_code_that_leaves_at_import_is_no_answer(tmp_path, monkeypatch):
+    """Its exit status 0 would be read as "the claim holds"."""
+    (tmp_path / "leaving_at_import.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="leaving_at_import:model cannot be made"):
+        open_callable("leaving_at_import:model", {})
