@@ -183,8 +183,9 @@ def test_a_files_pictures_are_prepared_as_its_original_does(tmp_path, inside):
         program = torch.export.export(whole, (torch.rand(4, 1, 8, 8),))
         torch.export.save(program, tmp_path / "net.pt2")
     opened = open_file(tmp_path / "net.pt2")
-    prepare_alike(opened, model, torch.rand(5, 1, 8, 8))
-    assert (opened.preprocess is None) is inside
+    for _ in range(2):  # once for each group that is asked for
+        prepare_alike(opened, model, torch.rand(5, 1, 8, 8))
+        assert (opened.preprocess is None) is inside
 
 
 def test_a_request_is_kept_in_its_certificate(code):
