@@ -257,6 +257,16 @@ def test_the_old_draws_do_not_move_when_bends_are_asked_for():
     assert all(map(torch.equal, plain, bent))
 
 
+def test_whole_shifts_are_each_as_likely():
+    how = Augmentation(shift=2.0, whole=True)
+    _, shifts = random_moves(20_000, how, torch.Generator().manual_seed(0))
+    steps, counts = shifts.unique(return_counts=True)
+    assert steps.tolist() == [-2, -1, 0, 1, 2]
+    assert (counts / counts.sum() - 0.2).abs().max() < 0.01
+    with pytest.raises(InputError, match=r"shift = 0\.4 is less than a whole pixel"):
+        Augmentation(shift=0.4, whole=True)
+
+
 def test_whole_shifts_blur_nothing():
     images = pictures(count=64, rows=9, cols=8)
     moved = augment(images, Augmentation(shift=2.0, whole=True), seeded())

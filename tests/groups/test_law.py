@@ -110,3 +110,10 @@ def test_differences_of_bytes_do_not_wrap_around():
     """1 − 3 is −2, not 254; and a difference of 256 is not 0."""
     x = torch.tensor([[[[3, 1], [0, 0]]]], dtype=torch.uint8)
     assert equivariance_errors(lambda x: x[..., 0, 0], "D1", x)[1] == pytest.approx(2 / 3)
+
+
+def test_a_function_may_write_on_what_it_is_given():
+    x = torch.rand(2, 1, 6, 6, dtype=torch.float64)
+    kept = x.clone()
+    assert equivariance_error(lambda y: y.sub_(0.5).square().sum((1, 2, 3)), "D4", x) < 1e-12
+    assert torch.equal(x, kept)

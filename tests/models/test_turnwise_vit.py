@@ -228,6 +228,8 @@ def test_dense_scores_turn_with_the_picture():
         ({"width": 30}, r"width = 30 must be a multiple of 8 \(4 poses of 1 heads of 2 channels"),
         ({"width": 48, "frame": "cross"}, r"width = 48 must be a multiple of 32 .* try 32 or 64"),
         ({"depths": []}, "must list one stage or more"),
+        ({"layer_scale": -0.5}, "layer_scale = -0.5 must be 0"),
+        ({"window": -3}, "window = -3 must be odd, or 0"),
         ({"patch": 3}, "must be a power of 2"),
         ({"patch": 8}, "must be a power of 2 below 2\\^3"),
         ({"stem": "conf"}, "Did you mean 'conv'"),

@@ -204,6 +204,14 @@ def test_what_is_no_http_is_refused(served):
         assert raw.makefile("rb").read().endswith(b'{"error": "the request cannot be understood."}')
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_is_no_address_is_answered(served, method):
+    host = f"{served.host}:{served.port}"
+    with socket.create_connection((served.host, served.port), timeout=10) as caller:
+        caller.sendall(f"{method} http://[ HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert b" 404 " in caller.recv(200)
+
+
 def test_callers_are_answered_at_the_same_time(ask, picture):
     results = []
     threads = [

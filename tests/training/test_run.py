@@ -371,3 +371,11 @@ def test_a_trained_base_keeps_the_statistics_it_was_trained_with(tmp_path):
         recipe = make_recipe({"model": model, "data": {"name": "digits"}})
         built = build_model(recipe, load_recipe_data(recipe, None))
         assert (built.model.preprocess.mean.item() == pytest.approx(0.7)) == kept
+
+
+def test_a_folder_below_the_home(tmp_path, quick, monkeypatch):
+    """The checkpoints go where the rest of the run goes."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = train(quick("trainer.max_epochs=1"), "~/run")
+    assert run == tmp_path / "run"
+    assert (run / "model").is_dir() and (run / "checkpoints" / "best.ckpt").is_file()

@@ -54,6 +54,10 @@ class Augmentation:
         for what in ("shift", "scale", "stretch", "elastic", "noise"):
             value = getattr(self, what)
             require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
+        require(
+            not self.whole or not 0 < self.shift < 1,
+            f"shift = {self.shift} is less than a whole pixel; set whole to false, or shift to 1.",
+        )
         for what in ("share", "erase"):
             value = getattr(self, what)
             require(0 <= value <= 1, f"{what} = {value} is a share of the pictures, 0 to 1.")

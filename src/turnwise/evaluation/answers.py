@@ -14,6 +14,7 @@ from turnwise.checks import InputError
 from turnwise.evaluation.exported import FileModel
 from turnwise.evaluation.precision import all_bits
 from turnwise.evaluation.predictions import device_of
+from turnwise.groups.law import ratio
 
 PRECISIONS = {
     "float64": torch.float64,
@@ -91,13 +92,7 @@ def _scores(answer: object, pictures: int) -> Tensor:
 
 def relative_change(before: Tensor, after: Tensor) -> float:
     """max |after − before| / max |before|; infinite where something is not a number."""
-    return _ratio(float((after - before).abs().max()), float(before.abs().max()))
-
-
-def _ratio(gap: float, scale: float) -> float:
-    if not math.isfinite(gap) or not math.isfinite(scale) or (gap > 0 and scale == 0):
-        return math.inf
-    return gap / scale if gap > 0 else 0.0
+    return ratio(float((after - before).abs().max()), float(before.abs().max()))
 
 
 def score_change(before: Scores, after: Scores) -> float:
@@ -106,7 +101,7 @@ def score_change(before: Scores, after: Scores) -> float:
     What all classes have in common the softmax does not see, so it must not hide what they do not.
     """
     common = before.mean(dim=1, keepdim=True) if before.shape[1] > 1 else torch.zeros(())
-    return _ratio(float((after - before).abs().max()), float((before - common).abs().max()))
+    return ratio(float((after - before).abs().max()), float((before - common).abs().max()))
 
 
 def probabilities(scores: Scores) -> Float[Tensor, "picture atleast2"]:

@@ -15,6 +15,14 @@ from turnwise.evaluation.targets import certify_request, is_code, open_target, r
 from turnwise.groups import PlanarGroup
 from turnwise.models.storage import CONFIG
 
+# parts of a certificate, and what of their entries does not depend on the machine
+MEASURED = {
+    "elements": ("element", "meaning", *PRECISIONS),
+    "controls": ("name",),
+    "sizes": ("size", *PRECISIONS),
+    "pictures": (),
+}
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -46,15 +54,6 @@ def read_certificate(path: str | Path) -> tuple[Certificate, bool]:
     misfit = find_misfit(plain, schema, schema)
     require(misfit is None, f"{path} is damaged, at {misfit}; certify again.")
     return from_plain(plain), plain["holds"]
-
-
-# parts of a certificate, and what of their entries does not depend on the machine
-MEASURED = {
-    "elements": ("element", "meaning", *PRECISIONS),
-    "controls": ("name",),
-    "sizes": ("size", *PRECISIONS),
-    "pictures": (),
-}
 
 
 def verify(

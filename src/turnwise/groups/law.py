@@ -44,7 +44,7 @@ def equivariance_errors(
         return _largest(_wide(moved) - _wide(act_out(group, g, y)))
 
     chosen = range(group.order) if elements is None else elements
-    return [_ratio(gap(g), _largest(_wide(y))) for g in chosen]
+    return [ratio(gap(g), _largest(_wide(y))) for g in chosen]
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _largest(values: Tensor) -> float:
     return float(values.abs().max())
 
 
-def _ratio(gap: float, scale: float) -> float:
+def ratio(gap: float, scale: float) -> float:
     """gap / scale; infinite where either is not finite, or where something moved against 0."""
     if not math.isfinite(gap) or not math.isfinite(scale) or (gap > 0 and scale == 0):
         return math.inf

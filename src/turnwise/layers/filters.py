@@ -11,7 +11,6 @@ Paper:    Cohen & Welling 2016, "Group Equivariant Convolutional Networks" (pixe
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from turnwise.checks import require_known, require_positive
 from turnwise.geometry.grids import offset_to_steps, pixel_centres
 from turnwise.groups import PlanarGroup, require_grid_group
+from turnwise.layers.remade_tables import device_of_buffer, remakes_tables
 
 FILTERS = ("auto", "pixel", "continuous")
 RING_SPREAD = 0.6  # of a Gaussian ring, in pixels: neighbours, 1 pixel apart, overlap without gaps
@@ -30,6 +30,7 @@ LiftingFilters = Float[Tensor, "out_maps in_width kernel kernel"]
 GroupFilters = Float[Tensor, "out_maps in_maps kernel kernel"]
 
 
+@remakes_tables
 class PixelFilters(nn.Module):
     """Every tap is a free number, and the group moves taps to taps: for groups of the grid alone.
 
@@ -47,18 +48,13 @@ class PixelFilters(nn.Module):
         self.acting, self.order, self.kernel, self.free = group, group.order, kernel, kernel**2
         self._register_tables()
 
-    def _register_tables(self, device: torch.device | None = None) -> None:
+    def _register_tables(self) -> None:
+        device = device_of_buffer(self, "source")
         source = _tap_index(turned_taps(self.acting, self.kernel), self.kernel)  # (g, x): g⁻¹x
         relative = self.acting.relative()[:, :, None]
         by_pose = relative * self.free + source[:, None]  # (g, m, x): in (n, x)
         self.register_buffer("source", source.flatten().to(device), persistent=False)
         self.register_buffer("source_by_pose", by_pose.flatten().to(device), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PixelFilters":
-        """Tables are made anew, for `to_empty` leaves them empty."""
-        super()._apply(fn, recurse)
-        self._register_tables(self.source.device)
-        return self
 
     def lifting(self, weight: LiftingWeight) -> LiftingFilters:
         """K[o, i](g⁻¹x), from pictures to maps on the group."""
@@ -75,6 +71,7 @@ class PixelFilters(nn.Module):
         return taps.unflatten(-1, (self.kernel, self.kernel))
 
 
+@remakes_tables
 class ContinuousFilters(nn.Module):
     """K(x) = Σ_b c_b B_b(x), evaluated at g⁻¹x: no group needs interpolation, and none is refused.
 
@@ -94,17 +91,12 @@ class ContinuousFilters(nn.Module):
         self._register_tables()
         self.free = self.basis.shape[1]
 
-    def _register_tables(self, device: torch.device | None = None) -> None:
+    def _register_tables(self) -> None:
         """In float64: in less, K(h⁻¹g⁻¹x) and K((gh)⁻¹x) round apart, also for quarter turns g."""
+        device = device_of_buffer(self, "relative")
         basis, relative = ring_harmonics(self.acting, self.kernel), self.acting.relative()
         self.register_buffer("basis", basis.to(device), persistent=False)
         self.register_buffer("relative", relative.flatten().to(device), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ContinuousFilters":
-        """Tables are made anew: a cast would round them for good, `to_empty` leave them empty."""
-        super()._apply(fn, recurse)
-        self._register_tables(self.basis.device)
-        return self
 
     def lifting(self, weight: LiftingWeight) -> LiftingFilters:
         """K[o, i](g⁻¹x), from pictures to maps on the group."""

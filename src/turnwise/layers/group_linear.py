@@ -4,7 +4,6 @@ Letters:  g, m, u elements;  ρ an irrep with rows a and columns b, c;  i, o cha
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from turnwise.layers.irrep_blocks import (
     multiply_blocks,
     to_irreps,
 )
+from turnwise.layers.remade_tables import remakes_tables
 
 BASES = ("regular", "irreps")
 LARGEST_SUM = 16  # terms; longer sums are matrix products also in a compiled graph
@@ -92,6 +92,7 @@ class ExpandWeight(torch.autograd.Function):
         return sum(terms[1:], start=terms[0]).transpose(0, 1), None, None
 
 
+@remakes_tables
 class GroupLinear(nn.Module):
     """y^g = Σ_m W[g⁻¹m] x^m + b: what g hears from m depends on where m stands, seen from g.
 
@@ -147,12 +148,6 @@ class GroupLinear(nn.Module):
         }
         for name, table in tables.items():
             self.register_buffer(name, table.to(self.weight.device), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "GroupLinear":
-        """Tables are made anew: a cast would round them for good, `to_empty` leave them empty."""
-        super()._apply(fn, recurse)
-        self._register_tables()
-        return self
 
     def reset_parameters(self) -> None:
         """Xavier-uniform for the expanded matrix; no bias."""

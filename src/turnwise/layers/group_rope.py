@@ -28,11 +28,13 @@ from turnwise.geometry.sources import SHAPES, Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_linear import GroupLinear, in_irreps
 from turnwise.layers.irrep_blocks import Irreps, to_irreps
+from turnwise.layers.remade_tables import remakes_tables
 
 Tokens = Float[Tensor, "batch token group channel"]
 FRAMES = ("own", "cross")
 
 
+@remakes_tables
 class GroupRotaryAttention(nn.Module):
     """Multi-head self-attention whose positions turn with the poses.
 
@@ -100,14 +102,6 @@ class GroupRotaryAttention(nn.Module):
         tables = {"matrices": self.group.matrices(), "relative": self.group.relative()}
         for name, table in tables.items():
             self.register_buffer(name, table.to(self.frequency.device), persistent=False)
-
-    def _apply(
-        self, fn: Callable[[Tensor], Tensor], recurse: bool = True
-    ) -> "GroupRotaryAttention":
-        """Tables are made anew: a cast would round them for good, `to_empty` leave them empty."""
-        super()._apply(fn, recurse)
-        self._register_tables()
-        return self
 
     def reset_parameters(self) -> None:
         """Each head has every length from the shortest wave to the longest, in all directions."""

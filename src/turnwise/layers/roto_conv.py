@@ -20,8 +20,6 @@ Departs:  the published module does not turn back: max_g K(g·x), here reduce="l
           the picture onto itself, so that it is invariant and cannot see how parts are arranged.
 """
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -37,6 +35,7 @@ from turnwise.geometry.sizes import (
 )
 from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
 from turnwise.layers.irrep_blocks import BACKENDS, by_kernel, rounded_by_autocast
+from turnwise.layers.remade_tables import remakes_tables
 from turnwise.layers.window_basis import mix, multiply_block, window_basis
 
 REDUCTIONS = ("max", "mean", "rms", "legacy")
@@ -49,6 +48,7 @@ NewMaps = Float[Tensor, "batch width newrow newcol"]
 Answers = Float[Tensor, "group batch width newrow newcol"]
 
 
+@remakes_tables
 class RotoConv(nn.Module):
     """max_g g⁻¹·K(g·x) around a square convolution K; see the head of this file.
 
@@ -102,12 +102,6 @@ class RotoConv(nn.Module):
         tables = {"window": basis.for_window, "filter": basis.for_filter, "answers": basis.answers}
         for name, table in tables.items():
             self.register_buffer(f"to_{name}", table.to(self.weight), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RotoConv":
-        """Tables are made anew, for `to_empty` leaves them empty."""
-        super()._apply(fn, recurse)
-        self._register_tables()
-        return self
 
     @classmethod
     def around(cls, conv: nn.Module, group: PlanarGroup | str, size: int) -> "RotoConv":

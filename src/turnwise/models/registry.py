@@ -186,9 +186,7 @@ def _require_alike(model: nn.Module, trained: nn.Module, folder: str) -> None:
         said = [list(v) if isinstance(v, tuple) else v for v in (theirs[option], ours[option])]
         word = "base_group" if option == "group" else option
         require(
-            said[0] == said[1]
-            or option in ("algorithm", "backend", "redraw_interval")
-            or "drop" in option,
+            said[0] == said[1] or option in HARMLESS or "drop" in option,
             f"weights = {folder} were trained with {option} = {said[0]}, and this {name} has "
             f"{said[1]}; say {word}={said[0]}.",
         )

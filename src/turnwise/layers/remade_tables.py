@@ -1,0 +1,33 @@
+"""Tables that a layer is made with, and that no move of its weights may harm.
+
+They are buffers that are not saved, made by the layer's `_register_tables`.  A cast to sixteen bits
+and back would leave them rounded for good, though the weights are loaded anew; and a layer that was
+made without memory (`torch.device("meta")`, `to_empty`) would find nothing in them.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Layer = TypeVar("Layer", bound=type[nn.Module])
+
+
+def device_of_buffer(layer: nn.Module, name: str) -> torch.device | None:
+    """Where the layer's buffer is; where tensors are made, if it has none yet."""
+    buffer = layer._buffers.get(name)
+    return None if buffer is None else buffer.device
+
+
+def remakes_tables(layer: Layer) -> Layer:
+    """The class, whose tables are made anew after each move to a device or a precision."""
+    move: Any = layer._apply
+
+    def _apply(self: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        move(self, fn, recurse)
+        self._register_tables()
+        return self
+
+    layer._apply = _apply  # type: ignore[method-assign]
+    return layer
