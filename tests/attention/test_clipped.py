@@ -5,7 +5,13 @@ import itertools
 import pytest
 import torch
 
-from turnwise.attention.clipped import attend_by_place, gather_near, near_steps
+from turnwise.attention.clipped import (
+    attend_by_place,
+    gather_in_tiles,
+    gather_near,
+    near_steps,
+)
+from turnwise.checks import InputError
 
 WRAP = pytest.mark.parametrize("wrap", [False, True])
 
@@ -20,9 +26,11 @@ def inputs(rows=5, cols=6, reach=2, dim=3, features=4):
     return query, near, far, value, steps
 
 
-def attend(query, near, far, value, steps, wrap):
+def attend(query, near, far, value, steps, wrap, backend="auto"):
     everything = value.sum(dim=(2, 3))
-    return attend_by_place(query, near, far, value, steps, everything=everything, wrap=wrap)
+    return attend_by_place(
+        query, near, far, value, steps, everything=everything, wrap=wrap, backend=backend
+    )
 
 
 @pytest.mark.parametrize(("reach", "count"), [(1, 1), (2, 5), (3, 13), (8, 113)])
@@ -33,9 +41,10 @@ def test_near_steps(reach, count):
 
 
 @WRAP
-def test_definition(wrap):
+@pytest.mark.parametrize("backend", ["plain", "tiles"])
+def test_definition(wrap, backend):
     query, near, far, value, steps = inputs()
-    out = attend(query, near, far, value, steps, wrap)
+    out = attend(query, near, far, value, steps, wrap, backend)
     table = dict(zip(steps, near, strict=True))
     places = list(itertools.product(range(5), range(6)))
     for row, col in places:
@@ -73,6 +82,29 @@ def test_gradients_are_those_of_the_formula(wrap):
     assert torch.autograd.gradcheck(
         lambda *tensors: attend(*tensors, steps, wrap), [x.detach().requires_grad_() for x in given]
     )
+
+
+@WRAP
+@pytest.mark.parametrize("shape", [(5, 6), (8, 8), (9, 17), (24, 13)])
+@pytest.mark.parametrize("reach", [1, 2, 4])
+def test_tiles_agree_with_shifted_products_forward_and_backward(shape, reach, wrap):
+    query, near, _, value, steps = inputs(*shape, reach=reach)
+    given = [x.requires_grad_() for x in (query, near, value)]
+    plain = gather_near(query @ near.mT, value, steps, wrap=wrap)
+    tiled = gather_in_tiles(query, near, value, steps, wrap=wrap)
+    torch.testing.assert_close(tiled, plain, rtol=1e-12, atol=1e-12)
+    back = torch.randn_like(plain)
+    for a, b in zip(
+        torch.autograd.grad(tiled, given, back),
+        torch.autograd.grad(plain, given, back),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+
+
+def test_backends_are_known():
+    with pytest.raises(InputError, match="backend"):
+        attend(*inputs(), True, "fast")
 
 
 def test_nothing_of_size_tokens_times_steps_times_channels_is_kept():

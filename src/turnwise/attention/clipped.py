@@ -3,7 +3,9 @@
     out_p = Σ_s φ(q_p)·φ(e_{s−p}) v_s / Σ_s φ(q_p)·φ(e_{s−p}),     e_δ = e_far unless δ is near
           = [φ_q·φ_far Σ_s v_s + Σ_{near δ} φ_q·(φ_δ − φ_far) v_{p+δ}] / [the same of ones]
 
-One sum over all tokens and a correction over the near ones: linear in the tokens.
+One sum over all tokens and a correction over the near ones: linear in the tokens.  The correction
+is a sum of shifted products ("plain"), or two matrix products for each tile of the picture: between
+its 8 × 8 pixels and all they can be near to there are few pairs too many, and each step is cheap.
 
 Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attention" (strategy 2).
 Symbols:  e is their w; `reach` their clipping distance; near is |rows| + |cols| < reach.
@@ -11,14 +13,21 @@ Departs:  any table of near offsets, not of their distance alone; with `wrap` th
           border, and circular shifts are exact.
 """
 
+from itertools import groupby
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from turnwise.checks import require_known
+
 Steps = list[tuple[int, int]]
 Grid = Float[Tensor, "batch head row col feature"]
 GridValues = Float[Tensor, "batch head row col dim_out"]
+Maps = Float[Tensor, "map dim_out wide_row wide_col"]
+PLACE_BACKENDS = ("auto", "plain", "tiles")
+TILE = 8  # pixels: smaller ones share fewer of those nearby, larger ones have more pairs too many
 
 
 def near_steps(reach: int) -> Steps:
@@ -39,17 +48,60 @@ def gather_near(
     A sum of shifted products: nothing of size tokens × steps × channels is ever written.
     """
     rows, cols = value.shape[2:4]
-    reach = max(max(map(abs, step)) for step in steps)
-    pad = [reach] * 4
-    maps = value.permute(0, 1, 4, 2, 3).flatten(0, 1)
-    wide = F.pad(maps, pad, mode="circular") if wrap else F.pad(maps, pad)
-    wide = wide.unflatten(0, value.shape[:2])  # (batch, head, dim_out, wide row, wide col)
+    reach = _longest(steps)
+    wide = _with_surroundings(value, reach, wrap=wrap).unflatten(0, value.shape[:2])
     weights = weight.movedim(-1, 0).unsqueeze(3)  # (step, batch, head, 1, row, col)
     total = torch.zeros_like(wide[..., :rows, :cols])
     for (row, col), factor in zip(steps, weights.contiguous(), strict=True):
         top, left = reach + row, reach + col
         total = total + factor * wide[..., top : top + rows, left : left + cols]
     return total.movedim(2, -1)
+
+
+def gather_in_tiles(
+    query: Grid, near: Float[Tensor, "step feature"], value: GridValues, steps: Steps, *, wrap: bool
+) -> GridValues:
+    """Σ_δ q(p)·near_δ v(p + δ), as `gather_near` of the weights q·near, tile by tile.
+
+    All pixels i of a tile and all k they may be near to: weight_ik = q_i·near_{k−i}, 0 if not near.
+    """
+    (batch, heads, rows, cols, dim), reach = value.shape, _longest(steps)
+    down, across, side = -(-rows // TILE), -(-cols // TILE), TILE + 2 * reach
+    missing = (0, across * TILE - cols, 0, down * TILE - rows)
+    wide = F.pad(_with_surroundings(value, reach, wrap=wrap), missing)
+    tiles = F.unfold(wide, side, stride=TILE).unflatten(1, (dim, side * side))
+    values = tiles.permute(0, 3, 2, 1).flatten(0, 1)  # (tile of a map, wide pixel, dim)
+    asking = F.pad(query, (0, 0, *missing)).unflatten(3, (across, TILE)).unflatten(2, (down, TILE))
+    asking = asking.permute(3, 5, 0, 1, 2, 4, 6).flatten(2, 5).flatten(0, 1)  # (pixel, tile, ·)
+    weight = asking @ _near_each_pixel(near, steps, reach)  # (pixel, tile of a map, wide pixel)
+    mixed = (weight.transpose(0, 1) @ values).view(batch, heads, down, across, TILE, TILE, dim)
+    return mixed.transpose(3, 4).flatten(4, 5).flatten(2, 3)[:, :, :rows, :cols]
+
+
+def _near_each_pixel(
+    near: Float[Tensor, "step feature"], steps: Steps, reach: int
+) -> Float[Tensor, "pixel feature wide_pixel"]:
+    """near_{k−i} for every pixel i of a tile and every k of its surroundings."""
+    lines, first = [], 0
+    for _, line in groupby(steps, key=lambda step: step[0]):  # one by one, from left to right
+        cols = [col for _, col in line]
+        part = near[first : first + len(cols)]
+        lines.append(F.pad(part, (0, 0, reach + cols[0], reach - cols[-1])))
+        first += len(cols)
+    margin = [TILE - 1] * 4
+    square = F.pad(torch.stack(lines).permute(2, 0, 1), margin)  # (feature, row, col)
+    windows = F.unfold(square[None], TILE + 2 * reach)[0].unflatten(0, (near.shape[1], -1))
+    return windows.flip(2).permute(2, 0, 1)  # the last window is that of the first pixel
+
+
+def _longest(steps: Steps) -> int:
+    return max(max(map(abs, step)) for step in steps)
+
+
+def _with_surroundings(value: GridValues, reach: int, *, wrap: bool) -> Maps:
+    """Channels first, and `reach` pixels more on every side: of the other side, or nothing."""
+    maps, pad = value.permute(0, 1, 4, 2, 3).flatten(0, 1), [reach] * 4
+    return F.pad(maps, pad, mode="circular") if wrap else F.pad(maps, pad)
 
 
 def attend_by_place(
@@ -61,12 +113,17 @@ def attend_by_place(
     *,
     everything: Float[Tensor, "batch head dim_out"],
     wrap: bool = False,
+    backend: str = "auto",
 ) -> Float[Tensor, "batch head row col dim"]:
     """The formula above for every pixel; the last channel of `value` must hold the ones.
 
     `everything` is Σ_s of the values over all tokens, those without a pixel among them.
     """
+    require_known(backend, PLACE_BACKENDS, "backend")
     with torch.autocast(value.device.type, enabled=False):  # it would round the sums
-        correction = gather_near(query @ (near - far).mT, value, steps, wrap=wrap)
+        if backend == "plain":
+            correction = gather_near(query @ (near - far).mT, value, steps, wrap=wrap)
+        else:
+            correction = gather_in_tiles(query, near - far, value, steps, wrap=wrap)
         total = (query @ far)[..., None] * everything[:, :, None, None] + correction
         return total[..., :-1] / total[..., -1:]

@@ -8,17 +8,20 @@ Departs:  variant="exact" has a vector for each near offset, not for each distan
           the projection of the heads by place is never drawn again.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.attention.clipped import attend_by_place, near_steps
+from turnwise.attention.clipped import Steps, attend_by_place, near_steps
 from turnwise.checks import require, require_divisible, require_known, require_positive
 from turnwise.layers.performer_block import (
     VARIANTS,
     Heads,
     Tokens,
+    made_again,
     make_kernel,
     merge_heads,
     mix_by_kernel,
@@ -26,6 +29,7 @@ from turnwise.layers.performer_block import (
 )
 
 Asking = Float[Tensor, "batch head token feature"]
+LIKED, DISLIKED, FAR = 8.0, -4.0, -6.0  # before elu + 1: 9, 0.018 and 0.0025
 
 
 class ClippedAttention(nn.Module):
@@ -62,7 +66,7 @@ class ClippedAttention(nn.Module):
         if self.published:
             self.table = nn.Parameter(torch.zeros(reach + 1, dim))
         else:
-            self.table = nn.Parameter(_start_table(len(self.steps), dim, kernel))
+            self.table = nn.Parameter(_start_table(self.steps, dim, kernel))
 
     def forward(self, tokens: Tokens, context: Tensor | None = None) -> Tokens:
         half = self.heads // 2
@@ -72,7 +76,7 @@ class ClippedAttention(nn.Module):
         by_content = mix_by_kernel(
             self.content_kernel, query[:, :half], key, value[:, :half], "auto"
         )
-        by_place = self._by_place(query[:, half:], value[:, half:])
+        by_place = made_again(self, self._by_place, query[:, half:], value[:, half:])
         return self.to_output(merge_heads(torch.cat([by_content, by_place], dim=1)))
 
     def _by_place(self, query: Heads, value: Heads) -> Heads:
@@ -110,14 +114,19 @@ class ClippedAttention(nn.Module):
         return torch.cat([flat[:, :, -1:], flat[:, :, :-1]], dim=2)
 
 
-def _start_table(near: int, dim: int, kernel: str) -> Float[Tensor, "place dim"]:
-    """Near offsets unlike each other, and far ones quiet: they are many, and would drown the rest.
+def _start_table(steps: Steps, dim: int, kernel: str) -> Float[Tensor, "place dim"]:
+    """Each feature likes one step, the shortest first, and none likes what is far.
 
+    So a query looks somewhere from the start; what is far is much, and would drown the rest.
     Random features, which are exponential, are told apart by less.
     """
     if kernel == "favor":
-        return 0.3 * torch.randn(near + 1, dim)
-    return torch.cat([3.0 * torch.randn(near, dim), torch.full((1, dim), -3.0)])
+        return 0.3 * torch.randn(len(steps) + 1, dim)
+    table = torch.cat([0.5 * torch.randn(len(steps), dim) + DISLIKED, torch.full((1, dim), FAR)])
+    shortest = sorted(range(len(steps)), key=lambda n: math.hypot(*steps[n]))
+    liked = [shortest[feature % len(steps)] for feature in range(dim)]
+    table[liked, torch.arange(dim)] += LIKED - DISLIKED
+    return table
 
 
 def _class_last(

@@ -10,9 +10,12 @@ Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; Horn 
           "Translational Equivariance in Kernelizable Attention" (sizes, options).
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from turnwise.attention.dense import attend
@@ -156,6 +159,17 @@ def _redraw_before(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 def _forget(redraw: nn.Module, keys: object) -> None:
     """The counter was loaded."""
     redraw.known = None  # type: ignore[assignment]
+
+
+def made_again(layer: nn.Module, mix: Callable[..., Heads], *inputs: Float[Tensor, "..."]) -> Heads:
+    """mix(*inputs); in training nothing of it is kept, and the backward pass makes it again.
+
+    For what is cheap to make and large to keep, such as features.  Nothing in it may be random:
+    redraws come between steps.
+    """
+    if layer.training and torch.is_grad_enabled():
+        return checkpoint(mix, *inputs, use_reentrant=False, preserve_rng_state=False)
+    return mix(*inputs)
 
 
 def split_heads(x: Tokens, heads: int) -> Heads:

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from turnwise.attention.favor import attend_by_waves
 from turnwise.checks import require_divisible, require_known, require_positive
@@ -22,6 +21,7 @@ from turnwise.layers.performer_block import (
     FixedKernel,
     Heads,
     Tokens,
+    made_again,
     merge_heads,
     mix_by_kernel,
     split_heads,
@@ -121,15 +121,7 @@ class WaveAttention(nn.Module):
     def forward(self, tokens: Tokens, context: Places) -> Tokens:
         maps = (self.to_query, self.to_key, self.to_value)
         query, key, value = (split_heads(to(tokens), self.heads) for to in maps)
-        if self.training and torch.is_grad_enabled():
-            # features and waves are cheap to make and large to keep: the backward pass makes them
-            # again (nothing in them is random, redraws come between steps)
-            mixed = checkpoint(
-                self._mix, query, key, value, context,
-                use_reentrant=False, preserve_rng_state=False,
-            )  # fmt: skip
-        else:
-            mixed = self._mix(query, key, value, context)
+        mixed = made_again(self, self._mix, query, key, value, context)
         return self.to_output(merge_heads(mixed))
 
     def _mix(self, query: Heads, key: Heads, value: Heads, context: Places) -> Heads:
