@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from turnwise.checks import require_known
+from turnwise.geometry.windows import windows_of
 
 Steps = list[tuple[int, int]]
 Grid = Float[Tensor, "batch head row col feature"]
@@ -69,8 +70,8 @@ def gather_in_tiles(
     down, across, side = -(-rows // TILE), -(-cols // TILE), TILE + 2 * reach
     missing = (0, across * TILE - cols, 0, down * TILE - rows)
     wide = F.pad(_with_surroundings(value, reach, wrap=wrap), missing)
-    tiles = F.unfold(wide, side, stride=TILE).unflatten(1, (dim, side * side))
-    values = tiles.permute(0, 3, 2, 1).flatten(0, 1)  # (tile of a map, wide pixel, dim)
+    tiles = windows_of(wide, side, TILE).permute(0, 2, 3, 4, 5, 1)
+    values = tiles.flatten(3, 4).flatten(0, 2)  # (tile of a map, wide pixel, dim)
     asking = F.pad(query, (0, 0, *missing)).unflatten(3, (across, TILE)).unflatten(2, (down, TILE))
     asking = asking.permute(3, 5, 0, 1, 2, 4, 6).flatten(2, 5).flatten(0, 1)  # (pixel, tile, ·)
     weight = asking @ _near_each_pixel(near, steps, reach)  # (pixel, tile of a map, wide pixel)
@@ -90,8 +91,8 @@ def _near_each_pixel(
         first += len(cols)
     margin = [TILE - 1] * 4
     square = F.pad(torch.stack(lines).permute(2, 0, 1), margin)  # (feature, row, col)
-    windows = F.unfold(square[None], TILE + 2 * reach)[0].unflatten(0, (near.shape[1], -1))
-    return windows.flip(2).permute(2, 0, 1)  # the last window is that of the first pixel
+    windows = windows_of(square[None], TILE + 2 * reach, 1)[0].flatten(3, 4).flatten(1, 2)
+    return windows.flip(1).transpose(0, 1)  # the last window is that of the first pixel
 
 
 def _longest(steps: Steps) -> int:

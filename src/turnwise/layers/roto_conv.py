@@ -33,6 +33,7 @@ from turnwise.geometry.sizes import (
     require_exact_size,
     size_after,
 )
+from turnwise.geometry.windows import windows_of
 from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
 from turnwise.layers.irrep_blocks import BACKENDS, by_kernel, rounded_by_autocast
 from turnwise.layers.remade_tables import remakes_tables
@@ -211,7 +212,7 @@ class RotoConv(nn.Module):
     ) -> tuple[Float[Tensor, "tap window in_width"], tuple[int, int, int]]:
         kernel, stride, padding = self.stages[0]
         padded = F.pad(maps, (padding,) * 4) if padding else maps
-        windows = padded.unfold(2, kernel, stride).unfold(3, kernel, stride)
+        windows = windows_of(padded, kernel, stride)
         batch, _, rows, cols, *_ = windows.shape
         taps = windows.permute(4, 5, 0, 2, 3, 1)  # (row, col, batch, newrow, newcol, i)
         return taps.flatten(2, 4).flatten(0, 1), (batch, rows, cols)
