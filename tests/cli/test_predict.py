@@ -150,7 +150,7 @@ def test_a_folder_without_pictures(refused, run, empty_place):
     (empty_place / "bare").mkdir()
     (empty_place / "bare" / "notes.txt").touch()
     said = refused("predict", run, "bare")
-    assert "bare holds no pictures (.png, .jpg, .jpeg, .tif, .tiff)." in said
+    assert "bare holds no pictures (.png, .jpg, .jpeg, .tif, .tiff, .bmp, .webp)." in said
 
 
 def test_a_file_that_is_missing(refused, run):

@@ -210,13 +210,17 @@ def test_folders_that_cannot_be_used(tmp_path, write_folder):
     with pytest.raises(InputError, match=r"there is no folder ''; write folder:"):
         read("")
     (tmp_path / "own").mkdir()
-    with pytest.raises(InputError, match=r"no pictures in .*own; put PNG, JPEG or TIFF files"):
+    with pytest.raises(
+        InputError, match=r"no pictures in .*own; put PNG, JPEG, TIFF, BMP or WebP files"
+    ):
         read(tmp_path / "own")
     write_folder(tmp_path / "own", {"a": 3})
     with pytest.raises(InputError, match=r"has one class only, 'a'; put the pictures of at least"):
         read(tmp_path / "own")
     (tmp_path / "own" / "b").mkdir()
-    with pytest.raises(InputError, match=r"the folder .*own/b has no PNG, JPEG or TIFF in it"):
+    with pytest.raises(
+        InputError, match=r"the folder .*own/b has no PNG, JPEG, TIFF, BMP or WebP in it"
+    ):
         read(tmp_path / "own")
     shutil.rmtree(tmp_path / "own" / "b")
     write_folder(tmp_path / "own", {"b": 2})

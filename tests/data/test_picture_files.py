@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from turnwise.checks import InputError
-from turnwise.data.picture_files import decode, describe, read_picture
+from turnwise.data.picture_files import decode, describe, read_picture, require_depth
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def colour(rng):
     return rng.integers(0, 256, (6, 9, 3), np.uint8)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".tif", ".TIFF", ".PNG"])
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".TIFF", ".PNG", ".bmp"])
 def test_grey_and_colour_come_back_exactly(tmp_path, grey, colour, suffix):
     for pixels in (grey, colour):
         path = tmp_path / f"x{suffix}"
@@ -44,6 +44,27 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path, suffix):
     Image.fromarray(deep).save(tmp_path / f"x{suffix}")
     assert decode(tmp_path / f"x{suffix}").tolist() == [[[0, 0, 1], [128, 254, 255]]]
     assert describe(tmp_path / f"x{suffix}") == (2, 3, False)
+
+
+@pytest.mark.parametrize(
+    ("most", "kept"), [(1023, False), (4095, False), (16383, False), (30000, True)]
+)
+def test_twelve_bits_in_sixteen_are_refused_where_no_picture_has_more(tmp_path, most, kept):
+    paths = [tmp_path / name for name in ("dark.png", "eight.png", "other.png")]
+    Image.fromarray(np.array([[0, 900]], np.uint16)).save(paths[0])
+    Image.fromarray(np.array([[0, 9]], np.uint8)).save(paths[1])
+    Image.fromarray(np.array([[0, most]], np.uint16)).save(paths[2])
+    if kept:
+        require_depth(paths)
+    else:
+        with pytest.raises(InputError, match=r"none of 2 .* 16 bits, such as .*dark.png, .* by 16"):
+            require_depth(paths)
+    require_depth(paths[1:2])
+
+
+def test_webp_without_loss_comes_back_exactly(tmp_path, colour):
+    Image.fromarray(colour).save(tmp_path / "x.webp", lossless=True)
+    assert torch.equal(decode(tmp_path / "x.webp"), torch.from_numpy(colour).permute(2, 0, 1))
 
 
 def test_floating_point_is_refused(tmp_path):
@@ -121,8 +142,8 @@ def test_a_photograph_with_damaged_notes_is_named(tmp_path):
 
 
 def test_other_formats_are_not_opened(tmp_path):
-    Image.new("L", (3, 3)).save(tmp_path / "x.bmp")
-    (tmp_path / "x.bmp").rename(tmp_path / "x.png")
+    Image.new("L", (3, 3)).save(tmp_path / "x.ppm")
+    (tmp_path / "x.ppm").rename(tmp_path / "x.png")
     with pytest.raises(InputError, match="cannot be read"):
         read_picture(tmp_path / "x.png")
 

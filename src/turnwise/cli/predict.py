@@ -13,7 +13,9 @@ CHUNK = 64
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a run, a model folder or shipped weights")
-    parser.add_argument("pictures", nargs="+", help="files, or folders of PNG, JPEG, TIFF")
+    parser.add_argument(
+        "pictures", nargs="+", help="files, or folders of PNG, JPEG, TIFF, BMP, WebP"
+    )
     parser.add_argument("--output", help="CSV file to write (default: a table on the screen)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
 

@@ -13,7 +13,13 @@ import torch
 from tqdm import tqdm
 
 from turnwise.checks import InputError, require
-from turnwise.data.picture_files import describe, pictures_below, read_picture
+from turnwise.data.picture_files import (
+    KINDS,
+    describe,
+    pictures_below,
+    read_picture,
+    require_depth,
+)
 from turnwise.data.pictures import Dataset, Pictures
 from turnwise.data.splits import TEST_SHARE, VAL_SHARE, cut_by_content, same_content, val_count
 from turnwise.data.storage import home_expanded
@@ -41,15 +47,14 @@ def _list_classes(folder: Path) -> dict[str, list[Path]]:
     for sub in _sub_folders(folder):
         _require_classes_alone(sub, [part.name for part in _sub_folders(sub)])
     listed = {sub.name: pictures_below(sub) for sub in _sub_folders(folder)}
-    kinds = "PNG, JPEG or TIFF"
     require(
         any(listed.values()),
-        f"there are no pictures in {folder}; put {kinds} files into one sub-folder per class.",
+        f"there are no pictures in {folder}; put {KINDS} files into one sub-folder per class.",
     )
     empty = [name for name, paths in listed.items() if not paths]
     require(
         not empty,
-        f"the folder {folder / ''.join(empty[:1])} has no {kinds} in it; fill or remove it.",
+        f"the folder {folder / ''.join(empty[:1])} has no {KINDS} in it; fill or remove it.",
     )
     require(
         len(listed) >= 2,
@@ -79,6 +84,7 @@ def _choose_form(paths: Sequence[Path], image_size: int | None, channels: int | 
             f"the pictures have {found} pixels, rows × cols, and must be squares of one size; "
             f"write image_size={side}, and they are centre-cropped and resampled."
         )
+    require_depth(paths)
     return _Form(image_size, channels)
 
 

@@ -1,11 +1,11 @@
-"""One picture from one file: PNG, JPEG or TIFF of any depth, with palette or transparency.
+"""One picture from one file: PNG, JPEG, TIFF, BMP or WebP, with palette or transparency.
 
 16-bit grey is scaled to 8 bits (65,535 becomes 255); transparent parts show black, which is what
 pictures are padded with elsewhere; a photograph is turned as its EXIF tag says.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from turnwise.checks import InputError
+from turnwise.checks import InputError, require
 from turnwise.data.resample import check_wishes, fit
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
-_FORMATS = ("PNG", "JPEG", "TIFF")
+KINDS = "PNG, JPEG, TIFF, BMP or WebP"
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
+_QUARTER = 64  # of 255: what 14 of 16 bits become
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 
 
@@ -42,12 +44,10 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata is no concern of ours
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
+            with Image.open(path, formats=FORMATS) as image:
                 yield image
     except FileNotFoundError:
-        raise InputError(
-            f"there is no picture {path}; give the path of a PNG, JPEG or TIFF."
-        ) from None
+        raise InputError(f"there is no picture {path}; give the path of a {KINDS}.") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise InputError(
             f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is not opened, because "
@@ -78,6 +78,11 @@ def describe(path: Path) -> tuple[int, int, bool]:
         return rows, cols, _has_colour(image)
 
 
+def _is_deep(image: Image.Image) -> bool:
+    """Whether its grey levels have more than 8 bits."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
 def _deep_grey(image: Image.Image, path: Path) -> NDArray[np.uint8]:
     values = np.asarray(image).astype(np.float64)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
@@ -101,7 +106,7 @@ def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
             "A" in opened.getbands() or "a" in opened.getbands() or "transparency" in opened.info
         )
         image = ImageOps.exif_transpose(opened)
-        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        if _is_deep(image):
             pixels = _deep_grey(image, path)
         elif transparent:
             pixels = np.array(_on_black(image))
@@ -112,6 +117,20 @@ def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
             pixels = np.array(image.convert("L"))
     tensor = torch.from_numpy(np.ascontiguousarray(pixels))
     return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor.permute(2, 0, 1).contiguous()
+
+
+def require_depth(paths: Sequence[Path]) -> None:
+    """Refuse pictures of 10, 12 or 14 bits kept in 16: few of their grey levels would be left."""
+    deep = []
+    for path in paths:
+        with _opened(path) as image:
+            deep += [path] if _is_deep(image) else []
+    require(
+        not deep or any(int(decode(path).max()) > _QUARTER for path in deep),
+        f"none of {len(deep):,} pictures of 16 bits, such as {''.join(map(str, deep[:1]))}, has a "
+        "value above a quarter of 65,535, as if they held 12 or 14 bits; multiply them by 16 or 4, "
+        "or most of their grey levels are lost.",
+    )
 
 
 def read_picture(

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from turnwise.checks import InputError, require
 from turnwise.data import read_picture
 from turnwise.data.batches import to_unit
+from turnwise.data.picture_files import FORMATS, KINDS
 from turnwise.geometry.warps import turn_image
 from turnwise.models.registry import config_of
 from turnwise.reports.page import Section, page
@@ -41,7 +42,6 @@ LARGEST_FILE = 10_000_000  # bytes
 LARGEST_PICTURE = 16_000_000  # pixels: unpacked, resampled in double precision, 400 MB
 MOST_CLASSES = 10  # that are answered with, the likeliest
 PATIENCE = 20  # seconds that a caller may be silent
-FORMATS = ("PNG", "JPEG", "TIFF")
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -82,14 +82,14 @@ def open_picture(
     content: bytes, image_size: int, channels: int
 ) -> UInt8[Tensor, "channels image_size image_size"]:
     """The bytes as a picture for the model; whatever is no picture, or too large, is refused."""
-    require(bool(content), "the file is empty; choose a PNG, JPEG or TIFF.")
+    require(bool(content), f"the file is empty; choose a {KINDS}.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 pixels = image.size[0] * image.size[1]  # as the header says: nothing is unpacked
     except Exception as error:  # a parser fed with anything may raise anything
-        raise InputError("the file is not a picture; choose a PNG, JPEG or TIFF.") from error
+        raise InputError(f"the file is not a picture; choose a {KINDS}.") from error
     require(
         pixels <= LARGEST_PICTURE,
         f"the picture has {pixels:,} pixels, and {LARGEST_PICTURE:,} is the limit; shrink it.",
@@ -118,7 +118,8 @@ def serve_page(answerer: Answerer) -> str:
 <div>
 <div class="drop" id="serve-drop" data-largest="{LARGEST_FILE}">
 <p><label for="serve-file">Drop a picture here, or choose one:</label></p>
-<input type="file" id="serve-file" accept="image/png,image/jpeg,image/tiff"></div>
+<input type="file" id="serve-file"
+accept="image/png,image/jpeg,image/tiff,image/bmp,image/webp"></div>
 <p><label for="serve-angle">turn it</label><br>
 <input type="range" id="serve-angle" min="0" max="359" step="1" value="0" disabled></p>
 <div class="choice" role="group" aria-label="quarter turns">{quarters}</div>
