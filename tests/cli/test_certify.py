@@ -132,6 +132,11 @@ def test_a_folder_takes_no_options(refused, run):
     assert "is a folder and takes no options; leave them out" in refused("certify", run, "width=16")
 
 
+def test_a_run_has_pictures_of_its_own_size(refused, run):
+    said = refused("certify", run, "--size", "56")
+    assert "28 pixels a side; leave --channels and --size out, or name other pictures" in said
+
+
 def test_an_output_that_cannot_be_written(refused, empty_place):
     (empty_place / "file").touch()
     said = refused("certify", "vit", *SMALL, *QUICK, "--output", "file/c.json")

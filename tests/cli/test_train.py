@@ -171,7 +171,7 @@ def test_a_recipe_of_bytes(refused, recipe):
 def test_an_occupied_output(refused, recipe, empty_place):
     (empty_place / "out").mkdir()
     said = refused("train", recipe, "--output", "out")
-    assert "out exists; choose another --output, or continue it with --resume out" in said
+    assert "out exists; choose another --output." in said
 
 
 def test_an_output_that_cannot_be_written(refused, recipe, empty_place):

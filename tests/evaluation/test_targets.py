@@ -37,6 +37,7 @@ CODE = """
 
     ready = make()
     number = 7
+    lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
 """
 
 
@@ -80,6 +81,7 @@ def test_the_seed_draws_the_weights_of_code_too(code):
         ("users_own_code:fake", "has no attribute 'fake'"),
         ("users_own_code:number", "'int' object is not callable"),
         ("torch:rand", "cannot be made"),
+        ("users_own_code:lazy", "lazy layers without weights; call it once"),
         ("builtins:dict", "gives a dict; it must give an nn.Module"),
     ],
 )
@@ -124,7 +126,16 @@ def test_a_request_comes_back_from_json():
 
 
 @pytest.mark.parametrize(
-    "plain", [{}, {"target": "vit", "surprise": 1}, {"target": 5}, {"target": "vit", "angles": "3"}]
+    "plain",
+    [
+        {},
+        {"target": "vit", "surprise": 1},
+        {"target": 5},
+        {"target": "vit", "angles": "3"},
+        {"target": "vit", "sizes": ["28"]},
+        {"target": "vit", "settings": [3]},
+        {"target": "vit", "precisions": [None]},
+    ],
 )
 def test_a_damaged_request_is_refused(plain):
     with pytest.raises(InputError):

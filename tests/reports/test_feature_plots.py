@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from turnwise.checks import InputError
 from turnwise.reports.feature_plots import element_names, features_figure
 
 
@@ -40,6 +41,14 @@ def test_rows_and_columns_are_named(make_subject):
     assert len(element_names(subject)) == len(rows[0]) - 1 == 8
     labels = [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()]
     assert labels == ["stem 1", "difference", "block 1", "difference", "block 2", "difference"]
+
+
+def test_a_channel_that_no_layer_has_is_refused(make_subject):
+    for channel in (-1, 9999):
+        with pytest.raises(
+            InputError, match=rf"--channel {channel} must be from 0 to \d+; narrower"
+        ):
+            features_figure(make_subject("gsa_net"), channel=channel)
 
 
 def test_a_finer_group_shows_its_exact_part(make_subject):

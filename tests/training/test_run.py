@@ -174,12 +174,20 @@ def test_a_batch_of_one_and_batch_norm_are_one_line(tmp_path, quick):
 
 
 def test_an_existing_folder_is_not_overwritten(tmp_path, quick):
+    """And what is said would work: only a run with a whole epoch can be continued."""
+    with pytest.raises(InputError, match=r"exists; choose another --output\.$"):
+        train(quick(), tmp_path)
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(InputError, match="without a whole epoch, which goes on or was killed"):
+        train(quick(), tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "last.ckpt").touch()
     with pytest.raises(InputError, match="exists; choose another --output, or continue it"):
         train(quick(), tmp_path)
 
 
 def test_nothing_to_resume(tmp_path, quick):
-    with pytest.raises(InputError, match=r"has no last\.ckpt to resume from"):
+    with pytest.raises(InputError, match=r"has no last\.ckpt to resume from, for no epoch"):
         train(quick(), tmp_path, resume=True)
 
 

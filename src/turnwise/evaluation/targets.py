@@ -14,6 +14,7 @@ import torch
 import yaml
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from turnwise.checks import InputError, require, require_kind
 from turnwise.data import load_dataset
@@ -90,6 +91,10 @@ def read_request(plain: dict[str, Any]) -> Request:
     require(not misfit, f"its request lacks or does not know {', '.join(sorted(misfit))}.")
     for name, value in plain.items():
         require_kind(value, tuple if isinstance(known[name], list) else type(known[name]), name)
+    kinds = {"settings": str, "sizes": int, "precisions": str}
+    for name, kind in kinds.items():
+        for item in plain.get(name, ()):
+            require_kind(item, kind, f"an item of {name}")
     lists = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
     return Request(**{**plain, **lists})
 
@@ -145,6 +150,10 @@ def open_callable(name: str, options: dict[str, Any], seed: int = 0) -> nn.Modul
         isinstance(made, nn.Module),
         f"{name} gives a {type(made).__name__}; it must give an nn.Module.",
     )
+    require(
+        not any(is_lazy(tensor) for tensor in [*made.parameters(), *made.buffers()]),
+        f"{name} has lazy layers without weights; call it once on pictures before it is given.",
+    )
     return made
 
 
@@ -178,6 +187,12 @@ def choose_pictures(
     run = Path(request.target)
     if not request.data and (run / "recipe.yaml").is_file():
         dataset = load_run_data(run, read_recipe(run / "recipe.yaml"), data_dir)
+        own = (dataset.channels, dataset.image_size)
+        require(
+            request.channels in (0, own[0]) and request.size in (0, own[1]),
+            f"the pictures of {run} have {own[0]} channels and {own[1]} pixels a side; leave "
+            "--channels and --size out, or name other pictures with --data.",
+        )
         return (
             to_unit(dataset.val.images[: request.pictures]),
             f"validation pictures of {dataset.name}",

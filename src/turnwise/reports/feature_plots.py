@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from turnwise.checks import require
 from turnwise.evaluation.moves import meaning_of
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.reports.angle_plots import show_picture
@@ -36,6 +37,11 @@ def features_figure(
     acting = own if own.order > 1 and own.exact_part() == group else group
     numbers = {g: acting.grid_elements()[i] for i, g in enumerate(elements)}
     compared = {g: layer_errors(subject.model, acting, image, numbers[g]) for g in elements}
+    widest = max(after.shape[-1] for after, _, _ in compared[0].values())
+    require(
+        channel is None or 0 <= channel < widest,
+        f"--channel {channel} must be from 0 to {widest - 1}; narrower layers begin again at 0.",
+    )
     layers = _spread(list(compared[0]))
     with matplotlib.rc_context({**LOOK, "axes.grid": False, "font.size": 13.0}):
         size = (1.7 + 1.55 * len(elements), 1.9 + 2.9 * len(layers))

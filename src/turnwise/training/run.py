@@ -58,14 +58,28 @@ def claim_folder(folder: Path, numbered: bool) -> Path:
         try:
             place.mkdir(parents=True)
         except FileExistsError:
-            require(
-                numbered,
-                f"{place} exists; choose another --output, or continue it with --resume {place}.",
-            )
+            require(numbered, f"{place} {_taken(place)}")
         except OSError as error:
             raise cannot_write(place, error) from error
         else:
             return place
+
+
+def _taken(place: Path) -> str:
+    """Why a folder cannot be trained in, and what would work."""
+    if last_checkpoint(place).is_file():
+        return f"exists; choose another --output, or continue it with --resume {place}."
+    if (place / "recipe.yaml").is_file():
+        return (
+            "holds a run without a whole epoch, which goes on or was killed; choose another "
+            "--output, or remove it."
+        )
+    return "exists; choose another --output."
+
+
+def last_checkpoint(run: Path) -> Path:
+    """What a run is resumed from, once it has finished an epoch."""
+    return run / "checkpoints" / "last.ckpt"
 
 
 def load_recipe_data(recipe: Recipe, data_dir: str | Path | None) -> Dataset:
@@ -147,8 +161,12 @@ def train(
     folder = home_expanded(known or folder, "the folder of a run")
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     if resume:
-        last = folder / "checkpoints" / "last.ckpt"
-        require(last.is_file(), f"{folder} has no {last.name} to resume from.")
+        last = last_checkpoint(folder)
+        require(
+            last.is_file(),
+            f"{folder} has no {last.name} to resume from, for no epoch was finished; remove it and "
+            "train again.",
+        )
         read_checkpoint(last)
     elif not _is_follower():
         folder = claim_folder(folder, numbered and not known)
@@ -179,7 +197,7 @@ def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, folder: Path, resum
                 trainer.fit(
                     module,
                     datamodule=SplitBatches(dataset, recipe),
-                    ckpt_path=str(checkpoints / "last.ckpt") if resume else None,
+                    ckpt_path=str(last_checkpoint(folder)) if resume else None,
                     weights_only=True,
                 )
             except MisconfigurationException as error:  # fewer epochs than were trained, say
@@ -251,7 +269,7 @@ def _cleaned_up(folder: Path, missing: list[Path]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not (folder / "checkpoints" / "last.ckpt").is_file() and not _is_follower():
+        if not last_checkpoint(folder).is_file() and not _is_follower():
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):
                 for place in missing:
