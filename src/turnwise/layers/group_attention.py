@@ -66,7 +66,7 @@ class LiftingSelfAttention(nn.Module):
         require(dim >= 2, f"dim = {dim} must be at least 2: one channel for rows, one for columns.")
         self.project = Projections(plan, in_width, width, dim)
         self.place = _place_encoding(plan, dim // 2, dim - dim // 2)
-        self.table = torch.zeros(plan.group.order, 1, 1, dtype=torch.long)
+        self.table = torch.zeros(plan.group.order, 1, 1, dtype=torch.long, device="cpu")
 
     def forward(self, picture: Float[Tensor, "batch row col channel"], crop: int = 0) -> NewField:
         nothing = picture.new_zeros(1, 0)  # pixels have no pose
@@ -82,7 +82,8 @@ class GroupSelfAttention(nn.Module):
         self.project = Projections(plan, in_width, width, dim)
         self.place = _place_encoding(plan, dim // 3, dim // 3)
         self.pose = nn.Parameter(torch.randn(plan.group.order, dim - 2 * (dim // 3)))
-        self.table = plan.convention.table(plan.group).contiguous()
+        with torch.device("cpu"):  # whose weights may be made without memory
+            self.table = plan.convention.table(plan.group).contiguous()
 
     def forward(self, field: Field, crop: int = 0) -> NewField:
         poses = self.project.plan.group.order

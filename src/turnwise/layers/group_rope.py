@@ -28,7 +28,7 @@ from turnwise.geometry.sources import SHAPES, Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_linear import GroupLinear, in_irreps
 from turnwise.layers.irrep_blocks import Irreps, to_irreps
-from turnwise.layers.remade_tables import remakes_tables
+from turnwise.layers.remade_tables import register_group, remakes_tables
 
 Tokens = Float[Tensor, "batch token group channel"]
 FRAMES = ("own", "cross")
@@ -99,9 +99,7 @@ class GroupRotaryAttention(nn.Module):
         self.reset_parameters()
 
     def _register_tables(self) -> None:
-        tables = {"matrices": self.group.matrices(), "relative": self.group.relative()}
-        for name, table in tables.items():
-            self.register_buffer(name, table.to(self.frequency.device), persistent=False)
+        register_group(self, self.group, self.frequency.device)
 
     def reset_parameters(self) -> None:
         """Each head has every length from the shortest wave to the longest, in all directions."""

@@ -56,7 +56,9 @@ class RandomProjection(nn.Module):
 
     @torch.no_grad()
     def draw(self) -> None:
-        """The next rows, in place."""
+        """The next rows, in place; none where the layer was made without memory."""
+        if self.seed.is_meta:
+            return
         generator = torch.Generator().manual_seed(int(self.seed) + int(self.draws))
         features, dim = self.rows.shape
         rows = orthogonal_projection(features, dim, generator, fix_signs=self.fix_signs)

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from turnwise.groups import PlanarGroup
+
 Layer = TypeVar("Layer", bound=type[nn.Module])
 
 
@@ -18,6 +20,12 @@ def device_of_buffer(layer: nn.Module, name: str) -> torch.device | None:
     """Where the layer's buffer is; where tensors are made, if it has none yet."""
     buffer = layer._buffers.get(name)
     return None if buffer is None else buffer.device
+
+
+def register_group(layer: nn.Module, group: PlanarGroup, device: torch.device) -> None:
+    """The layer's tables `matrices` [h] and `relative` [h, a] -> h⁻¹a."""
+    for name, table in (("matrices", group.matrices()), ("relative", group.relative())):
+        layer.register_buffer(name, table.to(device), persistent=False)
 
 
 def remakes_tables(layer: Layer) -> Layer:

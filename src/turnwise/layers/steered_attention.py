@@ -25,6 +25,7 @@ from turnwise.geometry.grids import pixel_centres
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_conv import DepthwiseConv, maps_to_tokens, tokens_to_maps
 from turnwise.layers.group_linear import GroupLinear
+from turnwise.layers.remade_tables import register_group, remakes_tables
 from turnwise.layers.wrapped import Wrapped
 
 Tokens = Float[Tensor, "batch token group channel"]
@@ -33,6 +34,7 @@ FREQUENCIES = ("torus", "free")
 SPREAD = (1.0, 0.15)  # radians per token: the frequencies of the sharpest head, of the widest
 
 
+@remakes_tables
 class SteeredAttention(nn.Module):
     """Rotary attention across the poses, and a convolution of the values beside it.
 
@@ -82,8 +84,10 @@ class SteeredAttention(nn.Module):
             self.register_buffer("frequency", waves.round())
         else:
             self.frequency = nn.Parameter(waves)
-        for name, table in (("matrices", group.matrices()), ("relative", group.relative())):
-            self.register_buffer(name, table.to(waves.device), persistent=False)
+        self._register_tables()
+
+    def _register_tables(self) -> None:
+        register_group(self, self.group, self.frequency.device)
 
     def forward(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
         if tokens.shape[1:3] != (rows * cols, self.group.order):  # a message is not to be traced

@@ -40,6 +40,7 @@ from turnwise.layers.performer_positions import (
     PositionedAttention,
     WaveAttention,
 )
+from turnwise.layers.remade_tables import remakes_tables
 from turnwise.models.registry import Task, register
 
 Images = Float[Tensor, "batch channel row col"]
@@ -116,6 +117,7 @@ class PixelEmbedding(nn.Module):
         return self.table(level + first).flatten(2)
 
 
+@remakes_tables
 class PixelPerformer(nn.Module):
     """Embedding, class token, blocks, a linear read-out of the class token.
 
@@ -152,9 +154,12 @@ class PixelPerformer(nn.Module):
             for _ in range(design.depth)
         )
         self.head = nn.Linear(design.width, task.num_classes)
-        side = torch.arange(task.image_size, dtype=torch.float32)
-        self.register_buffer("places", torch.cartesian_prod(side, side), persistent=False)
+        self._register_tables()
         self.redraw.before(self)
+
+    def _register_tables(self) -> None:
+        side = torch.arange(self.image_size, dtype=torch.float32, device=self.class_token.device)
+        self.register_buffer("places", torch.cartesian_prod(side, side), persistent=False)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
         """Every size is sampled symmetrically: a token is a pixel."""
