@@ -159,6 +159,18 @@ def test_fewer_epochs_than_were_trained_are_one_line(tmp_path, quick):
     with pytest.raises(InputError, match="max_epochs"):
         train(quick("trainer.max_epochs=1"), run, resume=True)
     assert (run / "model").is_dir()
+    assert read_recipe(run / "recipe.yaml").trainer.max_epochs == 4
+
+
+def test_what_is_set_anew_is_kept_by_a_resumed_run_that_ends_early(tmp_path, quick):
+    """Or it could not be resumed again without saying it once more."""
+    run = train(quick("trainer.max_epochs=1"), tmp_path / "run")
+    ended = patch.object(runs.Classifier, "_loss", side_effect=ZeroDivisionError)
+    with ended, pytest.raises(ZeroDivisionError):
+        train(quick("trainer.max_epochs=3"), run, resume=True)
+    assert read_recipe(run / "recipe.yaml").trainer.max_epochs == 3
+    train(read_recipe(run / "recipe.yaml"), run, resume=True)
+    assert len(rows(run)) == 3
 
 
 def test_a_batch_of_one_and_batch_norm_are_one_line(tmp_path, quick):

@@ -19,6 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from turnwise.checks import InputError
 from turnwise.data.batches import mix
 from turnwise.files import write_whole
+from turnwise.training.recipe import Recipe
 
 COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "val_loss", "val_accuracy", "seconds")
 
@@ -190,6 +191,20 @@ class EpochTable(Callback):
                 f"validation accuracy {100 * row['val_accuracy']:.2f} %, {row['seconds']:.1f} s",
                 file=sys.stderr,
             )
+
+
+class KeepRecipe(Callback):
+    """The recipe as it is trained, with what was set anew for a run that is resumed.
+
+    Once training begins: settings that Lightning refuses are not kept.
+    """
+
+    def __init__(self, recipe: Recipe, path: Path) -> None:
+        self.recipe, self.path = recipe, path
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
+        if trainer.is_global_zero:
+            write_whole(self.path, self.recipe.yaml().encode())
 
 
 class FollowMove(Callback):

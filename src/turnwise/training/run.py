@@ -210,7 +210,6 @@ def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, folder: Path, resum
                     "another optimisation.batch_size, so that no batch is so small."
                 ) from error
     if trainer.is_global_zero:
-        write_whole(folder / "recipe.yaml", recipe.yaml().encode())
         best = checkpoints / "best.ckpt"
         save(_with_weights(model, best), folder / "model", classes=dataset.classes)
 

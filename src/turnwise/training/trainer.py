@@ -28,6 +28,7 @@ from turnwise.training.callbacks import (
     AveragedWeights,
     EpochTable,
     FollowMove,
+    KeepRecipe,
     RepeatableSteps,
     StopAtNonsense,
     StopWithoutProgress,
@@ -79,6 +80,7 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
         callbacks.append(AveragedWeights(recipe.optimisation.ema))
     if recipe.trainer.patience is not None:
         callbacks.append(StopWithoutProgress(recipe.trainer.patience))
+    callbacks += [KeepRecipe(recipe, folder / "recipe.yaml")]
     callbacks += [EpochTable(folder / "metrics.csv"), FollowMove(place), best, last]
     show = sys.stdout.isatty()
     if show:
