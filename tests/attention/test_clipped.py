@@ -102,6 +102,16 @@ def test_tiles_agree_with_shifted_products_forward_and_backward(shape, reach, wr
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
 
 
+def test_other_lists_of_steps_are_gathered_plainly():
+    query, near, far, value, steps = inputs()
+    right = attend(query, near, far, value, steps, True)
+    order = torch.randperm(len(steps)).tolist()
+    shuffled = (query, near[order], far, value, [steps[n] for n in order])
+    torch.testing.assert_close(attend(*shuffled, True), right)
+    with pytest.raises(InputError, match="all near steps, in order"):
+        attend(*shuffled, True, "tiles")
+
+
 def test_backends_are_known():
     with pytest.raises(InputError, match="backend"):
         attend(*inputs(), True, "fast")

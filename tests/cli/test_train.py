@@ -188,7 +188,7 @@ def test_resume_goes_on_in_its_own_folder(refused, run):
 
 def test_nothing_to_resume(refused, run):
     (run / "checkpoints" / "last.ckpt").unlink()
-    assert "has no last.ckpt to resume from" in refused("train", "--resume", run)
+    assert "has no checkpoints/last.ckpt to resume from" in refused("train", "--resume", run)
     assert "cannot read the recipe" in refused("train", "--resume", "nowhere")
 
 

@@ -98,6 +98,16 @@ def test_definition_of_the_heads_by_place(variant):
     torch.testing.assert_close(layer(x)[..., 8:], expected.flatten(2))
 
 
+@pytest.mark.parametrize("kernel", ["elu", "relu", "softplus"])
+def test_at_the_start_queries_look_near_and_the_whole_table_learns(kernel):
+    layer = ClippedAttention(32, 4, 12, 4, kernel=kernel).double()
+    table = layer.place_kernel(layer.table, of_keys=True)
+    near, far = table[:-1].sum(), (12**2 - len(table) + 1) * table[-1].sum()
+    assert near > 2 * far
+    layer(torch.randn(2, 145, 32, dtype=torch.float64)).square().sum().backward()
+    assert (layer.table.grad != 0).all()
+
+
 @pytest.mark.parametrize("variant", ["exact", "tep-2021"])
 def test_a_zero_table_learns(variant):
     layer = layer_for(variant, kernel="favor")
@@ -117,6 +127,7 @@ def test_published_projection_of_places_is_kept():
     ("options", "words"),
     [
         ({"reach": 4}, "clipping_distance = 4 reaches round a picture of 6 pixels; try 3 or less"),
+        ({"kernel": "exp"}, "by its largest channel alone, .* take one of elu, softplus, relu"),
         ({"reach": 0}, "clipping_distance = 0 must be at least 1"),
         ({"variant": "tep"}, "unknown variant 'tep'"),
         ({"kernel": "softmax"}, "unknown kernel 'softmax'"),

@@ -15,6 +15,7 @@ from turnwise.layers.performer_block import (
     merge_heads,
     split_heads,
 )
+from turnwise.layers.performer_positions import WaveAttention
 
 KERNELS = pytest.mark.parametrize("kernel", ["favor", "elu", "relu", None])
 
@@ -151,6 +152,34 @@ def test_definition():
     torch.testing.assert_close(
         layer(tokens), layer.to_output(mixed.transpose(1, 2).reshape(2, 6, 16))
     )
+
+
+def trained_by(kernel):
+    layer = WaveAttention(8, 2, 3, make_kernel(kernel, 4)).double().train()
+    return layer, torch.randn(2, 10, 8, dtype=torch.float64), torch.rand(9, 2, dtype=torch.float64)
+
+
+def test_what_is_made_again_has_the_same_gradients_and_torch_func_has_them_too():
+    layer, tokens, places = trained_by("elu")
+    weights = dict(layer.named_parameters())
+
+    def loss(weights):
+        return torch.func.functional_call(layer, weights, (tokens, places)).square().sum()
+
+    made_again = torch.autograd.grad(loss(weights), list(weights.values()))
+    by_function = torch.func.grad(loss)({k: v.detach() for k, v in weights.items()})
+    kept = torch.autograd.grad(layer.eval()(tokens, places).square().sum(), list(weights.values()))
+    for again, functional, plain in zip(made_again, by_function.values(), kept, strict=True):
+        torch.testing.assert_close(again, plain)
+        torch.testing.assert_close(functional, plain)
+
+
+def test_features_drawn_anew_before_the_way_back_are_an_error():
+    layer, tokens, places = trained_by("favor")
+    loss = layer(tokens, places).square().sum()
+    layer.kernel.projection.draw()
+    with pytest.raises(RuntimeError, match="drawn anew between a call and its backward pass"):
+        loss.backward()
 
 
 def test_heads_are_split_and_merged():

@@ -10,9 +10,9 @@ MADE = {
     "roto_resnet18": {"group": "D4", "widths": [8, 8, 16, 16], "depths": [1, 1, 1, 1]},
     "g_cnn": {"group": "C8"},
     "group_performer": {"group": "D4", "width": 32, "depth": 1},
-    "performer": {"width": 16, "depth": 1, "heads": 2},
-    "relative_performer": {"width": 16, "depth": 1, "heads": 2},
-    "clipped_relative_performer": {"width": 16, "depth": 1, "heads": 2},
+    "performer": {"width": 16, "depth": 2, "heads": 2},
+    "relative_performer": {"width": 16, "depth": 2, "heads": 2},
+    "clipped_relative_performer": {"width": 16, "depth": 2, "heads": 2},
     "gsa_net": {"group": "D4", "width": 6, "widths": [[6]], "heads": 1, "window": 3},
 }
 IRREPS = ("turnwise_vit_nano", {"group": "D4", "width": 64, "basis": "irreps"})

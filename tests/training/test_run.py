@@ -192,6 +192,9 @@ def test_an_existing_folder_is_not_overwritten(tmp_path, quick):
     (tmp_path / "recipe.yaml").touch()
     with pytest.raises(InputError, match="without a whole epoch, which goes on or was killed"):
         train(quick(), tmp_path)
+    (tmp_path / "metrics.csv").touch()  # it had one, and may be worth keeping
+    with pytest.raises(InputError, match=r"exists; choose another --output\.$"):
+        train(quick(), tmp_path)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "last.ckpt").touch()
     with pytest.raises(InputError, match="exists; choose another --output, or continue it"):
@@ -199,7 +202,7 @@ def test_an_existing_folder_is_not_overwritten(tmp_path, quick):
 
 
 def test_nothing_to_resume(tmp_path, quick):
-    with pytest.raises(InputError, match=r"has no last\.ckpt to resume from, for no epoch"):
+    with pytest.raises(InputError, match=r"has no checkpoints/last\.ckpt to resume from: no"):
         train(quick(), tmp_path, resume=True)
 
 

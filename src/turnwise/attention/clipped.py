@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from turnwise.checks import require_known
+from turnwise.checks import require, require_known
 from turnwise.geometry.windows import windows_of
 
 Steps = list[tuple[int, int]]
@@ -63,6 +63,8 @@ def gather_in_tiles(
     query: Grid, near: Float[Tensor, "step feature"], value: GridValues, steps: Steps, *, wrap: bool
 ) -> GridValues:
     """Σ_δ q(p)·near_δ v(p + δ), as `gather_near` of the weights q·near, tile by tile.
+
+    `steps` are all near ones, in the order of `near_steps`.
 
     All pixels i of a tile and all k they may be near to: weight_ik = q_i·near_{k−i}, 0 if not near.
     """
@@ -121,8 +123,12 @@ def attend_by_place(
     `everything` is Σ_s of the values over all tokens, those without a pixel among them.
     """
     require_known(backend, PLACE_BACKENDS, "backend")
+    whole = steps == near_steps(1 + _longest(steps))
+    require(
+        whole or backend != "tiles", "tiles take all near steps, in order; use backend='plain'."
+    )
     with torch.autocast(value.device.type, enabled=False):  # it would round the sums
-        if backend == "plain":
+        if backend == "plain" or not whole:
             correction = gather_near(query @ (near - far).mT, value, steps, wrap=wrap)
         else:
             correction = gather_in_tiles(query, near - far, value, steps, wrap=wrap)

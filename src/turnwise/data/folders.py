@@ -18,7 +18,7 @@ from turnwise.data.picture_files import (
     describe,
     pictures_below,
     read_picture,
-    require_depth,
+    warn_of_depth,
 )
 from turnwise.data.pictures import Dataset, Pictures
 from turnwise.data.splits import TEST_SHARE, VAL_SHARE, cut_by_content, same_content, val_count
@@ -70,7 +70,7 @@ def _progress(paths: Sequence[Path], what: str) -> "tqdm[Path]":
 
 
 def _choose_form(paths: Sequence[Path], image_size: int | None, channels: int | None) -> _Form:
-    """What all pictures are brought to, decided from sizes and colours before decoding any."""
+    """What all pictures are brought to, decided from sizes and colours before decoding them."""
     described = [describe(path) for path in _progress(paths, "looking")]
     if channels is None:
         channels = 3 if any(colour for _, _, colour in described) else 1
@@ -84,7 +84,7 @@ def _choose_form(paths: Sequence[Path], image_size: int | None, channels: int | 
             f"the pictures have {found} pixels, rows × cols, and must be squares of one size; "
             f"write image_size={side}, and they are centre-cropped and resampled."
         )
-    require_depth(paths)
+    warn_of_depth(paths)
     return _Form(image_size, channels)
 
 

@@ -4,6 +4,7 @@
 pictures are padded with elsewhere; a photograph is turned as its EXIF tag says.
 """
 
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from turnwise.checks import InputError, require
+from turnwise.checks import InputError
 from turnwise.data.resample import check_wishes, fit
 
 KINDS = "PNG, JPEG, TIFF, BMP or WebP"
@@ -78,11 +79,6 @@ def describe(path: Path) -> tuple[int, int, bool]:
         return rows, cols, _has_colour(image)
 
 
-def _is_deep(image: Image.Image) -> bool:
-    """Whether its grey levels have more than 8 bits."""
-    return image.mode in ("I", "F") or image.mode.startswith("I;16")
-
-
 def _deep_grey(image: Image.Image, path: Path) -> NDArray[np.uint8]:
     values = np.asarray(image).astype(np.float64)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
@@ -106,7 +102,7 @@ def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
             "A" in opened.getbands() or "a" in opened.getbands() or "transparency" in opened.info
         )
         image = ImageOps.exif_transpose(opened)
-        if _is_deep(image):
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
             pixels = _deep_grey(image, path)
         elif transparent:
             pixels = np.array(_on_black(image))
@@ -119,18 +115,34 @@ def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
     return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor.permute(2, 0, 1).contiguous()
 
 
-def require_depth(paths: Sequence[Path]) -> None:
-    """Refuse pictures of 10, 12 or 14 bits kept in 16: few of their grey levels would be left."""
-    deep = []
+def warn_of_depth(paths: Sequence[Path]) -> None:
+    """Say so, if pictures of 10, 12 or 14 bits are kept in 16: few of their grey levels are left.
+
+    As many as are not black are looked at, until one is bright.
+    """
+    deep, brightest = 0, 0
     for path in paths:
-        with _opened(path) as image:
-            deep += [path] if _is_deep(image) else []
-    require(
-        not deep or any(int(decode(path).max()) > _QUARTER for path in deep),
-        f"none of {len(deep):,} pictures of 16 bits, such as {''.join(map(str, deep[:1]))}, has a "
-        "value above a quarter of 65,535, as if they held 12 or 14 bits; multiply them by 16 or 4, "
-        "or most of their grey levels are lost.",
-    )
+        if brightest <= _QUARTER and _bits(path) > 8:
+            deep += 1
+            brightest = max(brightest, int(decode(path).max()))
+    if 0 < brightest <= _QUARTER:
+        print(
+            f"none of {deep:,} pictures of 16 bits is brighter than a quarter of 65,535, as if "
+            "they held 12 or 14 bits: most of their grey levels are lost. Multiply them so that "
+            "white is 65,535.",
+            file=sys.stderr,
+        )
+
+
+def _bits(path: Path) -> int:
+    """Of each channel, as the file says; Pillow cuts what has colour to 8."""
+    with _opened(path) as image:
+        if image.format == "PNG":
+            with path.open("rb") as file:
+                return file.read(25)[24]  # the header comes first, always
+        if image.format == "TIFF":
+            return max(image.tag_v2.get(258, (8,)))  # type: ignore[attr-defined]
+        return 8
 
 
 def read_picture(

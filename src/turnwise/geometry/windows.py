@@ -15,7 +15,8 @@ def windows_of(
     of its windows is wrong, and written past the end of its memory.  `F.unfold` is also twice as
     fast on the way back; but on a GPU, when not compiled, it goes through the maps one by one.
     """
-    if maps.is_cuda and not torch.compiler.is_compiling():
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if maps.is_cuda and not compiled:
         return maps.unfold(2, side, stride).unfold(3, side, stride)
     rows, cols = ((length - side) // stride + 1 for length in maps.shape[2:])
     columns = F.unfold(maps, side, stride=stride)

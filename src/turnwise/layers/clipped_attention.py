@@ -29,7 +29,13 @@ from turnwise.layers.performer_block import (
 )
 
 Asking = Float[Tensor, "batch head token feature"]
-LIKED, DISLIKED, FAR = 8.0, -4.0, -6.0  # before elu + 1: 9, 0.018 and 0.0025
+# the start of the table: what a feature likes, what not, what is far, and how much these differ;
+# made into features these are about 9, 0.018 and 0.0025 by every kernel, and have a slope
+STARTS = {
+    "elu": (8.0, -4.0, -6.0, 0.5),
+    "softplus": (8.0, -4.0, -6.0, 0.5),
+    "relu": (9.0, 0.017, 0.0015, 0.002),
+}
 
 
 class ClippedAttention(nn.Module):
@@ -51,6 +57,11 @@ class ClippedAttention(nn.Module):
         require_divisible(heads, 2, "heads", "half of them look at contents, half at places")
         require_divisible(width, heads, "width", f"it is split over {heads} heads")
         self.published = variant == "tep-2021"
+        require(
+            self.published or kernel != "exp",
+            "kernel = 'exp' knows a place by its largest channel alone, so that what is far could "
+            f"not be quiet; take one of {', '.join(STARTS)}.",
+        )
         most = (side + 1) // 2
         require(
             self.published or reach <= most,
@@ -122,10 +133,12 @@ def _start_table(steps: Steps, dim: int, kernel: str) -> Float[Tensor, "place di
     """
     if kernel == "favor":
         return 0.3 * torch.randn(len(steps) + 1, dim)
-    table = torch.cat([0.5 * torch.randn(len(steps), dim) + DISLIKED, torch.full((1, dim), FAR)])
+    liked, disliked, far, spread = STARTS[kernel]
+    near = disliked + spread * torch.randn(len(steps), dim).clamp(-3, 3)
+    table = torch.cat([near, torch.full((1, dim), far)])
     shortest = sorted(range(len(steps)), key=lambda n: math.hypot(*steps[n]))
-    liked = [shortest[feature % len(steps)] for feature in range(dim)]
-    table[liked, torch.arange(dim)] += LIKED - DISLIKED
+    own = [shortest[feature % len(steps)] for feature in range(dim)]
+    table[own, torch.arange(dim)] += liked - disliked
     return table
 
 

@@ -169,9 +169,22 @@ def made_again(layer: nn.Module, mix: Callable[..., Heads], *inputs: Float[Tenso
     For what is cheap to make and large to keep, such as features.  Nothing in it may be random:
     redraws come between steps.
     """
-    if layer.training and torch.is_grad_enabled():
+    inside = torch._C._are_functorch_transforms_active()  # torch.func cannot make it again
+    if not layer.training or not torch.is_grad_enabled() or inside:
+        return mix(*inputs)
+    if torch.compiler.is_compiling():
         return checkpoint(mix, *inputs, use_reentrant=False, preserve_rng_state=False)
-    return mix(*inputs)
+    before = [buffer._version for buffer in layer.buffers()]
+
+    def as_before(*inputs: Tensor) -> Heads:
+        if before != [buffer._version for buffer in layer.buffers()]:
+            raise RuntimeError(
+                "random features were drawn anew between a call and its backward pass; go back "
+                "before the model is called again, or set redraw_interval=0."
+            )
+        return mix(*inputs)
+
+    return checkpoint(as_before, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def split_heads(x: Tokens, heads: int) -> Heads:

@@ -24,7 +24,9 @@ def device_of_buffer(layer: nn.Module, name: str) -> torch.device | None:
 
 def register_group(layer: nn.Module, group: PlanarGroup, device: torch.device) -> None:
     """The layer's tables `matrices` [h] and `relative` [h, a] -> h⁻¹a."""
-    for name, table in (("matrices", group.matrices()), ("relative", group.relative())):
+    with torch.device("cpu"):  # where there is memory, whatever device is in use
+        tables = {"matrices": group.matrices(), "relative": group.relative()}
+    for name, table in tables.items():
         layer.register_buffer(name, table.to(device), persistent=False)
 
 

@@ -69,10 +69,10 @@ def _taken(place: Path) -> str:
     """Why a folder cannot be trained in, and what would work."""
     if last_checkpoint(place).is_file():
         return f"exists; choose another --output, or continue it with --resume {place}."
-    if (place / "recipe.yaml").is_file():
+    if (place / "recipe.yaml").is_file() and not (place / "metrics.csv").is_file():
         return (
             "holds a run without a whole epoch, which goes on or was killed; choose another "
-            "--output, or remove it."
+            "--output, or remove it if it was killed."
         )
     return "exists; choose another --output."
 
@@ -164,8 +164,8 @@ def train(
         last = last_checkpoint(folder)
         require(
             last.is_file(),
-            f"{folder} has no {last.name} to resume from, for no epoch was finished; remove it and "
-            "train again.",
+            f"{folder} has no checkpoints/{last.name} to resume from: no epoch was finished, or it "
+            "was taken away; bring it back, or train with another --output.",
         )
         read_checkpoint(last)
     elif not _is_follower():
