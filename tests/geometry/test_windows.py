@@ -17,8 +17,9 @@ def maps():
 
 
 @SIZES
-def test_definition(side, stride):
-    x = maps()
+@pytest.mark.parametrize("trained", [False, True])
+def test_definition(side, stride, trained):
+    x = maps().requires_grad_(trained)
     found = windows_of(x, side, stride)
     assert found.shape == (2, 3, (7 - side) // stride + 1, (9 - side) // stride + 1, side, side)
     for row in range(found.shape[2]):

@@ -11,12 +11,13 @@ def windows_of(
 ) -> Float[Tensor, "map dim newrow newcol side side"]:
     """The side × side windows whose first pixels are 0, stride, 2 stride, … along both axes.
 
-    Not by `Tensor.unfold` alone: compiled on a CPU (torch 2.13), the gradient of a matrix product
-    of its windows is wrong, and written past the end of its memory.  `F.unfold` is also twice as
-    fast on the way back; but on a GPU, when not compiled, it goes through the maps one by one.
+    Views by `Tensor.unfold` where that is best.  Not where it is compiled: on a CPU (torch 2.13) the
+    gradient of a matrix product of such windows is wrong, and written past the end of its memory.
+    And where there is a way back, `F.unfold` is twice as fast on it; but on a GPU, when not
+    compiled, it goes through the maps one by one.
     """
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    if maps.is_cuda and not compiled:
+    if not compiled and (maps.is_cuda or not maps.requires_grad):
         return maps.unfold(2, side, stride).unfold(3, side, stride)
     rows, cols = ((length - side) // stride + 1 for length in maps.shape[2:])
     columns = F.unfold(maps, side, stride=stride)
