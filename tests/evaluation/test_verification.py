@@ -68,6 +68,26 @@ def test_a_folder_may_move_with_its_certificate(folder, tmp_path):
     assert moved
 
 
+def test_a_copy_is_measured_itself(folder, tmp_path):
+    """Though what it was copied from is still there, and as it was."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    assert verify(copy / "certificate.json").holds
+    model = load(copy)
+    with torch.no_grad():
+        model.model.head.bias += 0.5
+    save(model, copy)
+    assert not verify(copy / "certificate.json").holds
+    assert verify(folder / "certificate.json").holds
+
+
+def test_a_name_is_no_folder_wherever_its_certificate_lies(folder):
+    settings = tuple(f"{key}={value}" for key, value in SMALL.items())
+    request = Request("orbit_vit", group="C4", settings=settings, angles=1, layers=False)
+    certificate, _ = certify_request(request, open_target(request))
+    write_json(folder / "other.json", certificate.plain())
+    assert verify(folder / "other.json").holds
+
+
 def test_other_weights_are_objected_to(folder):
     """They are as invariant as the old ones, and not those that were certified."""
     model = load(folder)

@@ -11,8 +11,16 @@ from turnwise.checks import InputError, require
 from turnwise.evaluation.answers import PRECISIONS
 from turnwise.evaluation.certificate import FORMAT, Certificate, from_plain
 from turnwise.evaluation.schema import certificate_schema, find_misfit
-from turnwise.evaluation.targets import certify_request, is_code, open_target, read_request
+from turnwise.evaluation.targets import (
+    FILES,
+    certify_request,
+    is_code,
+    open_target,
+    read_request,
+)
 from turnwise.groups import PlanarGroup
+from turnwise.models import list_models
+from turnwise.models.shipped import shipped_folder
 from turnwise.models.storage import CONFIG
 
 # parts of a certificate, and what of their entries does not depend on the machine
@@ -99,12 +107,20 @@ def verify(
 
 
 def _where(certificate: Path, target: str) -> str:
-    """A run or model folder may have moved, with its certificate inside."""
+    """What a certificate is about, or the run or model folder that it lies in.
+
+    A folder may have been moved or copied with its certificate inside: a copy is to be measured
+    itself, and not what it was copied from.
+    """
     inside = certificate.parent
-    moved = not Path(target).exists() and any(
-        (folder / CONFIG).is_file() for folder in (inside, inside / "model")
-    )
-    return str(inside) if moved else target
+    is_model = any((folder / CONFIG).is_file() for folder in (inside, inside / "model"))
+    return str(inside) if is_model and _names_folder(target) else target
+
+
+def _names_folder(target: str) -> bool:
+    """Whether a target is, or was, a run or model folder: nothing else that can be named."""
+    is_file, is_shipped = Path(target).suffix.lower() in FILES, shipped_folder(target) is not None
+    return not (is_file or is_shipped or is_code(target) or target in list_models())
 
 
 def objections(before: Certificate, now: Certificate, claimed: bool) -> list[str]:
