@@ -6,7 +6,9 @@ import sys
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("certificate", help="a certificate.json that turnwise certify wrote")
-    parser.add_argument("--target", help="where the model is now (default: around the certificate, or where it was)")
+    parser.add_argument(
+        "--target", help="where the model is now (default: around the certificate, or where it was)"
+    )
     parser.add_argument("--against", help="where the model is that the file was exported from")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda (default: cpu)")
     parser.add_argument("--data-dir", help="where the data set is (default: $TURNWISE_DATA)")
