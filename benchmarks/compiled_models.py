@@ -1,4 +1,4 @@
-"""Is a compiled model the model?  One record for each family in benchmarks/compiled_models.jsonl.
+"""Is a compiled model the model?  One record in benchmarks/compiled_models.jsonl.
 
     python benchmarks/compiled_models.py [FAMILY...] [--device cuda]
 

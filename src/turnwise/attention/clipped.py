@@ -4,8 +4,8 @@
           = [φ_q·φ_far Σ_s v_s + Σ_{near δ} φ_q·(φ_δ − φ_far) v_{p+δ}] / [the same of ones]
 
 One sum over all tokens and a correction over the near ones: linear in the tokens.  The correction
-is a sum of shifted products ("plain"), or two matrix products for each tile of the picture: between
-its 8 × 8 pixels and all they can be near to there are few pairs too many, and each step is cheap.
+is a sum of shifted products ("plain"), or two matrix products for each tile of the picture, between
+its 8 × 8 pixels and all they can be near to: more pairs than are near, but each costs little.
 
 Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attention" (strategy 2).
 Symbols:  e is their w; `reach` their clipping distance; near is |rows| + |cols| < reach.
@@ -64,9 +64,8 @@ def gather_in_tiles(
 ) -> GridValues:
     """Σ_δ q(p)·near_δ v(p + δ), as `gather_near` of the weights q·near, tile by tile.
 
-    `steps` are all near ones, in the order of `near_steps`.
-
     All pixels i of a tile and all k they may be near to: weight_ik = q_i·near_{k−i}, 0 if not near.
+    `steps` are all near ones, in the order of `near_steps`.
     """
     (batch, heads, rows, cols, dim), reach = value.shape, _longest(steps)
     down, across, side = -(-rows // TILE), -(-cols // TILE), TILE + 2 * reach

@@ -118,7 +118,7 @@ def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
 def warn_of_depth(paths: Sequence[Path]) -> None:
     """Say so, if pictures of 10, 12 or 14 bits are kept in 16: few of their grey levels are left.
 
-    As many as are not black are looked at, until one is bright.
+    They are looked at until one is bright; if all are black, nothing is said.
     """
     deep, brightest = 0, 0
     for path in paths:

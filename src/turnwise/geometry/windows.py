@@ -13,8 +13,8 @@ def windows_of(
 
     Views by `Tensor.unfold` where that is best.  Not where it is compiled: on a CPU (torch 2.13)
     the gradient of a matrix product of such windows is wrong, and written past the end of its
-    memory.  And where there is a way back, `F.unfold` is twice as fast on it; but on a GPU, when
-    not compiled, it goes through the maps one by one.
+    memory.  And where there is a way back, `F.unfold` is faster on it; but on a GPU, when not
+    compiled, it goes through the maps one by one.
     """
     compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     if not compiled and (maps.is_cuda or not maps.requires_grad):
