@@ -20,6 +20,8 @@ settings.register_profile(
     "turnwise", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("turnwise")
+if os.environ.get("TURNWISE_DATA"):  # tests that change the folder must find it, too
+    os.environ["TURNWISE_DATA"] = str(Path(os.environ["TURNWISE_DATA"]).expanduser().absolute())
 
 
 @pytest.fixture(autouse=True)
