@@ -88,12 +88,20 @@ def test_definition_of_the_published_features():
         torch.testing.assert_close(found, expected)
 
 
-def test_sound_features_have_the_largest_at_one_in_each_sample_and_head():
+def test_definition_of_the_sound_features():
+    """Of a query they sum to 1; of the keys of a sample and head the largest is 1, and epsilon."""
     x, rows = heads(scale=3.0)[0], orthogonal_projection(5, 8, seeded())
-    keys = favor_features(x, rows, of_keys=True) * math.sqrt(5)
+    along, half = favor_exponents(x, rows)
+    keys, queries = (favor_features(x, rows, of_keys=of_keys) for of_keys in (True, False))
+    for sample in range(2):
+        for head in range(2):
+            exponent = (along - half)[sample, head]
+            expected = (exponent - exponent.max()).exp() + 1e-6
+            torch.testing.assert_close(keys[sample, head], expected)
+            for token in range(7):
+                shares = (along - half)[sample, head, token].exp()
+                torch.testing.assert_close(queries[sample, head, token], shares / shares.sum())
     torch.testing.assert_close(keys.amax(dim=(-2, -1)), torch.full((2, 2), 1 + 1e-6).double())
-    queries = favor_features(x, rows, of_keys=False) * math.sqrt(5)
-    torch.testing.assert_close(queries.amax(dim=-1), torch.full((2, 2, 7), 1 + 1e-6).double())
     assert keys.min() > 0
 
 
@@ -154,6 +162,15 @@ def test_gradients_do_not_go_through_the_sound_stabiliser():
         strict=True,
     ):  # fmt: skip
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)  # epsilon is 1e-6
+
+
+def test_fewer_tokens_may_ask_than_answer():
+    query, key, value = heads()
+    rows = orthogonal_projection(16, 8, seeded())
+    for backend in ("plain", "state"):
+        every = favor_attention(query, key, value, rows, "sample", backend)
+        few = favor_attention(query[:, :, :2], key, value, rows, "sample", backend)
+        torch.testing.assert_close(few, every[:, :, :2])
 
 
 def test_sixteen_bits_lose_little():

@@ -71,6 +71,16 @@ def test_the_class_token_has_no_place():
 
 
 @pytest.mark.parametrize("variant", ["exact", "tep-2021"])
+def test_the_class_token_may_ask_alone(variant):
+    """Everything is equally far from it, unless it is published to sit beside the corner."""
+    layer, x = layer_for(variant, kernel="favor"), tokens()
+    alone = layer(x, None, True)
+    torch.testing.assert_close(alone, layer(x)[:, :1])
+    alone.square().sum().backward()
+    assert (layer.table.grad.abs().max() == 0) == (variant == "exact")
+
+
+@pytest.mark.parametrize("variant", ["exact", "tep-2021"])
 def test_definition_of_the_heads_by_place(variant):
     layer, x = layer_for(variant), tokens()
     elu = lambda x: torch.nn.functional.elu(x) + 1  # noqa: E731

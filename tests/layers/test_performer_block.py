@@ -195,8 +195,22 @@ def test_definition_of_the_block():
         torch.randn(2, 6, 16).double(),
     )
     half = tokens + block.attention(block.norm_attention(tokens))
-    spread = torch.nn.functional.gelu(block.mlp[0](block.norm_mlp(half)))
-    torch.testing.assert_close(block(tokens), half + block.mlp[3](spread))
+    spread = torch.nn.functional.gelu(block.mlp.spread(block.norm_mlp(half)))
+    torch.testing.assert_close(block(tokens), half + block.mlp.gather(spread))
+
+
+@KERNELS
+def test_the_first_token_may_ask_alone(kernel):
+    block, tokens = PerformerBlock(16, attention_for(kernel)).double(), torch.randn(2, 6, 16)
+    alone = block(tokens.double(), None, True)
+    assert alone.shape == (2, 1, 16)
+    torch.testing.assert_close(alone, block(tokens.double())[:, :1])
+
+
+def test_as_published_the_layers_are_torchs_own():
+    block = PerformerBlock(16, attention_for("favor"), ff_dropout=0.5, variant="tep-2021")
+    assert type(block.dropout) is type(block.mlp.dropout) is torch.nn.Dropout
+    assert block.mlp.backend == "plain"
 
 
 @pytest.mark.parametrize("which", ["attention_dropout", "ff_dropout"])

@@ -150,6 +150,21 @@ def test_definition_of_waves():
     )
 
 
+@pytest.mark.parametrize("kernel", ["elu", "favor"])
+def test_the_class_token_may_ask_alone(kernel):
+    """It has no place; weights that it does not use have a gradient, of 0."""
+    for layer, code, unused in (
+        (wave(kernel, "free"), places(), {"lead", "frequency"}),
+        (positioned(kernel), code_of(places()), {"alpha", "beta"}),
+    ):
+        x = tokens()
+        alone = layer(x, code, True)
+        torch.testing.assert_close(alone, layer(x, code)[:, :1])
+        alone.square().sum().backward()
+        still = {n for n, weight in layer.named_parameters() if weight.grad.abs().max() == 0}
+        assert still == unused
+
+
 def test_torus_frequencies_are_whole_numbers_and_kept_with_the_weights():
     layer = wave()
     assert torch.equal(layer.frequency, layer.frequency.round())

@@ -201,6 +201,23 @@ def test_definition():
     torch.testing.assert_close(model(images), model.head(tokens[:, 0]), atol=1e-6, rtol=1e-5)
 
 
+@EVERY_VARIANT
+@EVERY_FAMILY
+def test_the_last_block_makes_but_what_is_read(name, variant):
+    """The logits and gradients are those of all features; as published, all are made."""
+    model, images, made = model_for(name, variant=variant), pictures(), []
+    weights = list(model.parameters())
+    features = model.forward_head(model.forward_features(images))
+    model.blocks[-1].register_forward_hook(lambda _, given, out: made.append(out.shape[1]))
+    logits = model(images)
+    assert made == [1 if variant == "exact" else 65]
+    torch.testing.assert_close(logits, features, rtol=1e-10, atol=1e-12)
+    found = torch.autograd.grad(logits.square().sum(), weights)  # none is left without
+    expected = torch.autograd.grad(features.square().sum(), weights, materialize_grads=True)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
 # Batches, dropouts, redraws.
 
 

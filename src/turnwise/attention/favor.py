@@ -3,7 +3,7 @@
     out_t = Σ_s w_ts v_s / Σ_s u_ts
 
     FAVOR+:   w = u = φ(q)·φ(k),   φ(x)_i = exp(w_i·z − |z|²/2) / √m,   z = x / dim^¼
-              E[φ(q)·φ(k)] = exp(q·k / √dim) over random rows w_i
+              E[φ(q)·φ(k)] = exp(q·k / √dim) over random rows w_i, m of them
     waves:    w = Σ_j r_j(q) r_j(k) cos(ω_j·(x' − x) + θ_j),   u = Σ_j r_j(q) r_j(k)
               r any positive features of the content alone, so that |w| ≤ u for all positions
 
@@ -14,9 +14,11 @@ contents and positions mixed (the published relative Performer) do so only in ex
 Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; Horn et al. 2021,
           "Translational Equivariance in Kernelizable Attention" (α cos + β sin = r cos(· − θ)).
 Symbols:  t, s tokens that ask and answer; i a feature; j a wave; ω, θ its frequency and phase.
-Departs:  stabiliser="sample": the largest feature of a sample and head is scaled to 1, without a
-          gradient, and epsilon is relative to it.  "published" takes one maximum over the whole
-          batch, lets gradients through, and adds 1e-4 to what is left.
+Departs:  stabiliser="sample": what all features of a query share divides out, so they are made to
+          sum to 1, and |z|² is left out; the largest feature of the keys of a sample and head is
+          scaled to 1, without a gradient, and epsilon, added to keys alone, is relative to it.
+          "published" takes one maximum over the whole batch, lets gradients through, and adds 1e-4
+          to what is left, of queries too.
 """
 
 import math
@@ -30,9 +32,11 @@ from turnwise.checks import require_known, require_positive
 
 Heads = Float[Tensor, "batch head token dim"]
 Features = Float[Tensor, "batch head token feature"]
+SourceFeatures = Float[Tensor, "batch head source feature"]
 TableFeatures = Float[Tensor, "*many feature"]
 Projection = Float[Tensor, "feature dim"]
 Values = Float[Tensor, "batch head token dim_out"]
+SourceValues = Float[Tensor, "batch head source dim_out"]
 STABILISERS = ("sample", "published")
 EPSILON = {"sample": 1e-6, "published": 1e-4}
 
@@ -86,20 +90,27 @@ def favor_features(
     with torch.autocast(x.device.type, enabled=False):  # exp makes a bit lost many
         fine = x.to(torch.promote_types(x.dtype, torch.float32))
         along, half_square = favor_exponents(fine, projection)
-    published = stabiliser == "published"
-    exponent = along - half_square
-    known = along if published else exponent.detach()
+    if stabiliser == "published":
+        return _published_features(along, along - half_square, of_keys)
     if not of_keys:
-        most = known.amax(dim=-1, keepdim=True)
+        return along.softmax(dim=-1)
+    exponent = along - half_square
+    most = exponent.detach().amax(dim=(-2, -1), keepdim=True)
+    return (exponent - most).exp() + EPSILON["sample"]
+
+
+def _published_features(
+    along: TableFeatures, exponent: TableFeatures, of_keys: bool
+) -> TableFeatures:
+    if not of_keys:
+        most = along.amax(dim=-1, keepdim=True)
     else:
-        alone = not published or known.numel() == 0  # of no pictures there is no largest
-        most = known.amax(dim=(-2, -1), keepdim=True) if alone else known.amax()
-    features = (exponent - most).exp() + EPSILON[stabiliser]
-    return features * len(projection) ** -0.5
+        most = along.amax() if along.numel() else along.new_zeros(())  # of no pictures none
+    return ((exponent - most).exp() + EPSILON["published"]) * along.shape[-1] ** -0.5
 
 
 def attend_by_features(
-    query: Features, key: Features, value: Values, *, backend: str = "auto"
+    query: Features, key: SourceFeatures, value: SourceValues, *, backend: str = "auto"
 ) -> Values:
     """Σ_s (φ_q·φ_k) v_s / Σ_s φ_q·φ_k, of features that are positive.
 

@@ -1,14 +1,16 @@
-"""Attention by random features on a CPU: a few heads at a time, and nothing kept of their features.
+"""Attention by random features on a CPU: a few pictures at a time, and no features are kept.
 
 The same numbers as `attend_by_features(favor_features(q), favor_features(k), v)`.  Features are
 many times as large as what they are made of, and cheap to make: here they live as long as the cache
 holds them, and the backward pass makes them again.
 
-    φ = exp(w·z − |z|²/2 − most) + ε,     S = Σ_s φ_k vᵀ,     z = Σ_s φ_k,     out = φ_q S / φ_q z
+    φ_q = softmax(w·z),   φ_k = softmax over all tokens of (w·z − |z|²/2) + ε,   out = φ_q S / φ_q s
+    S = Σ φ_k vᵀ,   s = Σ φ_k;      with  a = ∂out / φ_q s,  b = −a·out:
+    ∂φ_q = a Sᵀ + b s,   ∂φ_k = v (Σ φ_q aᵀ)ᵀ + Σ φ_q b,   ∂v = φ_k Σ φ_q aᵀ
 
 Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; recomputation as in
           Dao et al. 2022, "FlashAttention".
-Symbols:  see `attention.favor`; `lane` is a head of a picture.
+Symbols:  see `attention.favor`.  ε is added to the sums, which are small, not to the features.
 """
 
 from typing import Any
@@ -19,90 +21,121 @@ from torch import Tensor
 
 from turnwise.attention.favor import (
     EPSILON,
+    Features,
     Heads,
     Projection,
+    SourceFeatures,
+    SourceValues,
     Values,
     attend_by_features,
-    favor_exponents,
     favor_features,
 )
+from turnwise.attention.lean import gradients_of, may_be_lean
 from turnwise.checks import require_known
 
-Lanes = Float[Tensor, "lane token dim"]
-LaneFeatures = Float[Tensor, "lane token feature"]
-LaneValues = Float[Tensor, "lane token dim_out"]
+SourceHeads = Float[Tensor, "batch head source dim"]
 FAVOR_BACKENDS = ("auto", "plain", "streaming")
-AT_ONCE = 1 << 19  # features, 2 MiB in single precision: what a core's cache holds
+AT_ONCE = 1 << 20  # features, 4 MiB in single precision: larger parts leave the caches
 
 
 def attend_by_favor(
-    query: Heads, key: Heads, value: Values, projection: Projection, *, backend: str = "auto"
+    query: Heads,
+    key: SourceHeads,
+    value: SourceValues,
+    projection: Projection,
+    *,
+    backend: str = "auto",
 ) -> Values:
     """FAVOR+ with the stabiliser "sample": "auto" streams on a CPU, unless a graph is traced."""
     require_known(backend, FAVOR_BACKENDS, "backend")
-    lean = value.device.type == "cpu" and not torch.compiler.is_compiling()
-    if backend == "plain" or (backend == "auto" and not lean):
-        asking = favor_features(query, projection, of_keys=False)
-        return attend_by_features(asking, favor_features(key, projection, of_keys=True), value)
+    if backend == "plain" or (backend == "auto" and not may_be_lean(value)):
+        return _formula(query, key, value, projection)
     fine = torch.promote_types(value.dtype, torch.float32)
-    lanes = [x.flatten(0, 1).to(fine) for x in (query, key, value)]
-    mixed: Tensor = _Streamed.apply(*lanes, projection.to(fine))
-    return mixed.unflatten(0, query.shape[:2]).to(value.dtype)
+    given = (x.to(fine) for x in (query, key, value, projection))
+    mixed: Tensor = _Streamed.apply(*given)
+    return mixed.to(value.dtype)
 
 
-def _features(x: Lanes, projection: Projection, of_keys: bool) -> LaneFeatures:
-    """As `favor_features`, in place, and without the factor 1/√m, which divides out."""
-    along, half_square = favor_exponents(x, projection)
-    along -= half_square
-    along -= along.amax(dim=(-2, -1) if of_keys else -1, keepdim=True)
-    return along.exp_().add_(EPSILON["sample"])
+def _formula(query: Heads, key: SourceHeads, value: SourceValues, projection: Projection) -> Values:
+    asking = favor_features(query, projection, of_keys=False)
+    return attend_by_features(asking, favor_features(key, projection, of_keys=True), value)
 
 
-def _back_through(
-    x: Lanes, projection: Projection, features: LaneFeatures, gradient: LaneFeatures
-) -> Lanes:
-    """The gradient at x from that at its features; both are used up."""
-    scale = x.shape[-1] ** -0.25
-    exponent = gradient.mul_(features.sub_(EPSILON["sample"]))
-    return exponent @ projection * scale - x * (exponent.sum(dim=-1, keepdim=True) * scale**2)
+def _rows(projection: Projection) -> Projection:
+    """Of z = x / dim^¼, for x."""
+    return projection * projection.shape[-1] ** -0.25
+
+
+def _query_features(query: Heads, rows: Projection) -> Features:
+    return (query @ rows.mT).softmax(dim=-1)
+
+
+def _key_features(
+    key: SourceHeads, rows: Projection
+) -> tuple[SourceFeatures, Float[Tensor, "batch head 1 1"]]:
+    """Without ε, and ε: where all features of a picture and head sum to 1, it is smaller, too."""
+    half_square = key.square().sum(dim=-1, keepdim=True) * (key.shape[-1] ** -0.5 / 2)
+    exponent = (key @ rows.mT).sub_(half_square)
+    features = exponent.flatten(-2).softmax(dim=-1).view_as(exponent)
+    return features, EPSILON["sample"] * features.amax(dim=(-2, -1), keepdim=True)
 
 
 class _Streamed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Lanes, key: Lanes, value: LaneValues, projection: Projection):  # type: ignore[no-untyped-def]
-        ctx.save_for_backward(query, key, value, projection)
-        mixed = torch.empty_like(value, memory_format=torch.contiguous_format)
+    def forward(  # type: ignore[no-untyped-def]
+        ctx: Any, query: Heads, key: SourceHeads, value: SourceValues, projection: Projection
+    ):
+        rows = _rows(projection)
+        batch, heads, sources, dim = value.shape
+        mixed = _room(value, query.shape[-2])
+        total = value.new_empty(batch, heads, query.shape[-2], 1)
+        state = value.new_empty(batch, heads, len(rows), dim + 1)  # S, and s in the last column
         with torch.autocast(value.device.type, enabled=False):
-            for part in _parts(query, projection):
-                asking = _features(query[part], projection, of_keys=False)
-                asked = _features(key[part], projection, of_keys=True)
-                total = asking @ asked.sum(dim=-2, keepdim=True).mT
-                torch.div(asking @ (asked.mT @ value[part]), total, out=mixed[part])
+            for part in _parts(key, rows):
+                asked, epsilon = _key_features(key[part], rows)
+                said, sums = value[part], state[part]
+                sums[..., :-1] = (asked.mT @ said).add_(epsilon * said.sum(dim=-2, keepdim=True))
+                sums[..., -1:] = asked.sum(dim=-2)[..., None] + epsilon * sources
+                asking = _query_features(query[part], rows)
+                total[part] = asking @ sums[..., -1:]
+                torch.div(asking @ sums[..., :-1], total[part], out=mixed[part])
+        ctx.save_for_backward(query, key, value, projection, mixed, total, state)
         return mixed
 
     @staticmethod
-    def backward(ctx: Any, gradient: LaneValues):  # type: ignore[no-untyped-def]
-        query, key, value, projection = ctx.saved_tensors
-        found = [torch.empty_like(x) for x in (query, key, value)]
+    def backward(ctx: Any, gradient: Values):  # type: ignore[no-untyped-def]
+        query, key, value, projection, mixed, total, state = ctx.saved_tensors
+        if torch.is_grad_enabled():  # it is to be differentiated once more
+            out = _formula(query, key, value, projection)
+            return *gradients_of(out, (query, key, value), gradient), None
+        rows = _rows(projection)
+        to_query, to_key, to_value = (_room(x, x.shape[-2]) for x in (query, key, value))
+        shrink = -(query.shape[-1] ** -0.5)  # the gradient of −|z|²/2 is this times the key
         with torch.autocast(value.device.type, enabled=False):
-            for part in _parts(query, projection):
-                asking = _features(query[part], projection, of_keys=False)
-                asked = _features(key[part], projection, of_keys=True)
-                said, state = value[part], asked.mT @ value[part]
-                sums = asked.sum(dim=-2, keepdim=True)  # (lane, 1, feature)
-                total = asking @ sums.mT
-                above = gradient[part] / total
-                below = -(above * (asking @ state)).sum(dim=-1, keepdim=True) / total
+            for part in _parts(key, rows):
+                above = gradient[part] / total[part]
+                below = -(above * mixed[part]).sum(dim=-1, keepdim=True)
+                asking = _query_features(query[part], rows)
                 to_state, to_sums = asking.mT @ above, below.mT @ asking
-                found[2][part] = asked @ to_state
-                to_asking = (above @ state.mT).addcmul_(below, sums)
-                to_asked = (said @ to_state.mT).add_(to_sums)
-                found[0][part] = _back_through(query[part], projection, asking, to_asking)
-                found[1][part] = _back_through(key[part], projection, asked, to_asked)
-        return *found, None
+                exponent = (torch.cat([above, below], dim=-1) @ state[part].mT).mul_(asking)
+                to_query[part] = exponent @ rows
+                asked, epsilon = _key_features(key[part], rows)
+                heard = epsilon * to_state.sum(dim=-2, keepdim=True)
+                torch.add(asked @ to_state, heard, out=to_value[part])
+                exponent = (value[part] @ to_state.mT).add_(to_sums).mul_(asked)
+                squares = shrink * exponent.sum(dim=-1, keepdim=True)
+                torch.addcmul(exponent @ rows, squares, key[part], out=to_key[part])
+        return to_query, to_key, to_value, None
 
 
-def _parts(query: Lanes, projection: Projection) -> list[slice]:
-    """Slices of lanes whose features the cache can hold, one lane at least."""
-    step = max(1, AT_ONCE // (query.shape[1] * len(projection)))
-    return [slice(start, start + step) for start in range(0, len(query), step)]
+def _room(like: Float[Tensor, "batch head source dim"], tokens: int) -> Tensor:
+    """Memory for (batch, head, token, dim) in which the heads of a token lie side by side."""
+    batch, heads, _, dim = like.shape
+    return like.new_empty(batch, tokens, heads, dim).transpose(1, 2)
+
+
+def _parts(key: SourceHeads, rows: Projection) -> list[slice]:
+    """Slices of pictures whose features the caches can hold, one picture at least."""
+    batch, heads, sources, _ = key.shape
+    step = max(1, AT_ONCE // max(1, heads * sources * len(rows)))
+    return [slice(start, start + step) for start in range(0, batch, step)]

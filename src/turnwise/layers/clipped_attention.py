@@ -19,13 +19,16 @@ from turnwise.attention.clipped import Steps, attend_by_place, near_steps
 from turnwise.checks import require, require_divisible, require_known, require_positive
 from turnwise.layers.performer_block import (
     VARIANTS,
+    Answers,
     Heads,
     Tokens,
+    kept_in_graph,
     made_again,
     make_kernel,
     merge_heads,
     mix_by_kernel,
     split_heads,
+    those_who_ask,
 )
 
 Asking = Float[Tensor, "batch head token feature"]
@@ -79,15 +82,23 @@ class ClippedAttention(nn.Module):
         else:
             self.table = nn.Parameter(_start_table(self.steps, dim, kernel))
 
-    def forward(self, tokens: Tokens, context: Tensor | None = None) -> Tokens:
+    def forward(
+        self, tokens: Tokens, context: Tensor | None = None, first_alone: bool = False
+    ) -> Answers:
+        if first_alone and self.published:  # where it has a place like the others
+            return self(tokens, context)[:, :1]
         half = self.heads // 2
-        query = split_heads(self.to_query(tokens), self.heads)
+        query = split_heads(self.to_query(those_who_ask(tokens, first_alone)), self.heads)
         value = split_heads(self.to_value(tokens), self.heads)
         key = split_heads(self.to_key(tokens), half)
         by_content = mix_by_kernel(
             self.content_kernel, query[:, :half], key, value[:, :half], "auto"
         )
-        by_place = made_again(self, self._by_place, query[:, half:], value[:, half:])
+        if first_alone:  # to which all are equally far
+            mean = value[:, half:].mean(dim=2, keepdim=True)
+            by_place = kept_in_graph(mean, self.table)
+        else:
+            by_place = made_again(self, self._by_place, query[:, half:], value[:, half:])
         return self.to_output(merge_heads(torch.cat([by_content, by_place], dim=1)))
 
     def _by_place(self, query: Heads, value: Heads) -> Heads:

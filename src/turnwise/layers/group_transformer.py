@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from turnwise.checks import require, require_positive
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_linear import GroupLinear, in_irreps
+from turnwise.layers.hooks import has_hooks
 from turnwise.layers.irrep_blocks import (
     Irreps,
     PoseBasis,
@@ -115,18 +116,6 @@ class GroupMLP(nn.Module):
         if bias is None:
             bias = hidden.numbers.new_zeros(hidden.numbers.shape[-1])
         return gelu_of_irreps(hidden, bias, self.spread.pose_basis())
-
-
-def has_hooks(module: nn.Module) -> bool:
-    """Whether anything waits for a call of a part of the module."""
-    return any(
-        part._forward_hooks
-        or part._forward_pre_hooks
-        or part._backward_hooks
-        or part._backward_pre_hooks
-        for name, part in module.named_modules()
-        if name
-    )
 
 
 class GroupTransformerBlock(nn.Module):

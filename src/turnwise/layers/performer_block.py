@@ -3,8 +3,9 @@
 x <- x + drop(attention(norm(x), context))
 x <- x + mlp(norm(x))
 
-An attention is a part that takes tokens (batch, token, width) and a context, which is what it is
-told about positions, and may ignore it.  A kernel is a part that makes positive features.
+An attention is a part that takes tokens (batch, token, width), a context, which is what it is told
+about positions and may ignore, and whether the first token asks alone: of the last block nothing
+else is read.  A kernel is a part that makes positive features.
 
 Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; Horn et al. 2021,
           "Translational Equivariance in Kernelizable Attention" (sizes, options).
@@ -28,8 +29,11 @@ from turnwise.attention.favor import (
 from turnwise.attention.favor_streaming import attend_by_favor
 from turnwise.attention.linear import KERNELS
 from turnwise.checks import require, require_divisible, require_known
+from turnwise.layers.dropout import Dropout
+from turnwise.layers.perceptron import Perceptron
 
 Tokens = Float[Tensor, "batch token width"]
+Answers = Float[Tensor, "batch asking width"]
 Heads = Float[Tensor, "batch head token dim"]
 VARIANTS = ("exact", "tep-2021")
 
@@ -187,6 +191,15 @@ def made_again(layer: nn.Module, mix: Callable[..., Heads], *inputs: Float[Tenso
     return checkpoint(as_before, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
+def those_who_ask(tokens: Tokens, first_alone: bool) -> Answers:
+    return tokens[:, :1] if first_alone else tokens
+
+
+def kept_in_graph(x: Heads, *unused: Float[Tensor, "..."]) -> Heads:
+    """x, with a gradient of 0 for weights that it does not use: several processes wait for all."""
+    return x + 0 * sum(weight.sum() for weight in unused)
+
+
 def split_heads(x: Tokens, heads: int) -> Heads:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
@@ -211,9 +224,11 @@ class ContentAttention(nn.Module):
         self.to_query, self.to_key = nn.Linear(width, width), nn.Linear(width, width)
         self.to_value, self.to_output = nn.Linear(width, width), nn.Linear(width, width)
 
-    def forward(self, tokens: Tokens, context: Tensor | None = None) -> Tokens:
-        maps = (self.to_query, self.to_key, self.to_value)
-        query, key, value = (split_heads(to(tokens), self.heads) for to in maps)
+    def forward(
+        self, tokens: Tokens, context: Tensor | None = None, first_alone: bool = False
+    ) -> Answers:
+        query = split_heads(self.to_query(those_who_ask(tokens, first_alone)), self.heads)
+        key, value = (split_heads(to(tokens), self.heads) for to in (self.to_key, self.to_value))
         mixed = mix_by_kernel(self.kernel, query, key, value, self.backend)
         return self.to_output(merge_heads(mixed))
 
@@ -221,8 +236,8 @@ class ContentAttention(nn.Module):
 def mix_by_kernel(
     kernel: nn.Module | None,
     query: Heads,
-    key: Heads,
-    value: Float[Tensor, "batch head token dim_out"],
+    key: Float[Tensor, "batch head source dim"],
+    value: Float[Tensor, "batch head source dim_out"],
     backend: str,
 ) -> Float[Tensor, "batch head token dim_out"]:
     """Attention by the kernel's features, or by the softmax where there is none."""
@@ -244,21 +259,22 @@ class PerformerBlock(nn.Module):
         *,
         attention_dropout: float = 0.0,
         ff_dropout: float = 0.0,
+        variant: str = "exact",
     ) -> None:
         super().__init__()
-        rates = {"attention_dropout": attention_dropout, "ff_dropout": ff_dropout}
-        for what, rate in rates.items():
-            require(0 <= rate < 1, f"{what} = {rate} must be from 0 to below 1.")
         self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = attention
-        self.dropout = nn.Dropout(attention_dropout)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width),
-            nn.GELU(),
-            nn.Dropout(ff_dropout),
-            nn.Linear(4 * width, width),
-        )
+        self.dropout: nn.Module = Dropout(attention_dropout, "attention_dropout")
+        drop: nn.Module = Dropout(ff_dropout, "ff_dropout")
+        if published := variant == "tep-2021":  # in torch's own layers
+            self.dropout, drop = nn.Dropout(attention_dropout), nn.Dropout(ff_dropout)
+        backend = "plain" if published else "auto"
+        self.mlp = Perceptron(width, 4 * width, drop, backend=backend)
 
-    def forward(self, tokens: Tokens, context: Tensor | None = None) -> Tokens:
-        tokens = tokens + self.dropout(self.attention(self.norm_attention(tokens), context))
-        return tokens + self.mlp(self.norm_mlp(tokens))
+    def forward(
+        self, tokens: Tokens, context: Tensor | None = None, first_alone: bool = False
+    ) -> Answers:
+        """The tokens, or the first alone, after they have heard from all."""
+        heard = self.attention(self.norm_attention(tokens), context, first_alone)
+        asking = those_who_ask(tokens, first_alone) + self.dropout(heard)
+        return asking + self.mlp(self.norm_mlp(asking))

@@ -17,14 +17,17 @@ from torch import Tensor, nn
 from turnwise.attention.favor import attend_by_waves
 from turnwise.checks import require_divisible, require_known, require_positive
 from turnwise.layers.performer_block import (
+    Answers,
     FavorKernel,
     FixedKernel,
     Heads,
     Tokens,
+    kept_in_graph,
     made_again,
     merge_heads,
     mix_by_kernel,
     split_heads,
+    those_who_ask,
 )
 
 Places = Float[Tensor, "place 2"]
@@ -66,13 +69,15 @@ class PositionedAttention(nn.Module):
         self.alpha = nn.Parameter(torch.randn(heads, pairs))
         self.beta = nn.Parameter(torch.randn(heads, pairs))
 
-    def forward(self, tokens: Tokens, context: Float[Tensor, "token pair 2"]) -> Tokens:
-        maps = (self.to_query, self.to_key, self.to_value)
-        query, key, value = (split_heads(to(tokens), self.heads) for to in maps)
-        sin, cos = context.unbind(-1)
+    def forward(
+        self, tokens: Tokens, context: Float[Tensor, "token pair 2"], first_alone: bool = False
+    ) -> Answers:
+        query = split_heads(self.to_query(those_who_ask(tokens, first_alone)), self.heads)
+        key, value = (split_heads(to(tokens), self.heads) for to in (self.to_key, self.to_value))
+        sin, cos = context[: query.shape[2]].unbind(-1)
         alpha, beta = self.alpha[:, None], self.beta[:, None]
-        asking = torch.stack([alpha * sin - beta * cos, beta * sin + alpha * cos], dim=-1)
-        query = _append(query, asking.flatten(2))
+        turned = torch.stack([alpha * sin - beta * cos, beta * sin + alpha * cos], dim=-1)
+        query = _append(query, turned.flatten(2))
         key = _append(key, context.flatten(1)[None])
         return self.to_output(merge_heads(mix_by_kernel(self.kernel, query, key, value, "auto")))
 
@@ -118,10 +123,14 @@ class WaveAttention(nn.Module):
         else:
             self.frequency = nn.Parameter(waves)
 
-    def forward(self, tokens: Tokens, context: Places) -> Tokens:
-        maps = (self.to_query, self.to_key, self.to_value)
-        query, key, value = (split_heads(to(tokens), self.heads) for to in maps)
-        mixed = made_again(self, self._mix, query, key, value, context)
+    def forward(self, tokens: Tokens, context: Places, first_alone: bool = False) -> Answers:
+        query = split_heads(self.to_query(those_who_ask(tokens, first_alone)), self.heads)
+        key, value = (split_heads(to(tokens), self.heads) for to in (self.to_key, self.to_value))
+        if first_alone:  # which has no place
+            heard = mix_by_kernel(self.kernel, query, key, value, self.backend)
+            mixed = kept_in_graph(_rms_normed(heard), self.lead, self.frequency)
+        else:
+            mixed = made_again(self, self._mix, query, key, value, context)
         return self.to_output(merge_heads(mixed))
 
     def _mix(self, query: Heads, key: Heads, value: Heads, context: Places) -> Heads:
@@ -130,7 +139,11 @@ class WaveAttention(nn.Module):
         turns = (self.frequency[:, None].to(fine) * context[:, None].to(fine)).sum(dim=-1)
         phases = turns * (2 * math.pi / self.side)  # (head, place, feature)
         mixed = attend_by_waves(*features, value, phases, self.lead, backend=self.backend)
-        return F.rms_norm(mixed, mixed.shape[-1:], eps=1e-8)
+        return _rms_normed(mixed)
+
+
+def _rms_normed(x: Heads) -> Heads:
+    return F.rms_norm(x, x.shape[-1:], eps=1e-8)
 
 
 def _spread(heads: int) -> Float[Tensor, " head"]:

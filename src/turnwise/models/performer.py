@@ -150,6 +150,7 @@ class PixelPerformer(nn.Module):
                 attention(),
                 attention_dropout=design.attention_dropout,
                 ff_dropout=design.ff_dropout,
+                variant=design.variant,
             )
             for _ in range(design.depth)
         )
@@ -167,6 +168,13 @@ class PixelPerformer(nn.Module):
 
     def forward_features(self, images: Images) -> Tokens:
         """The class token, then the pixels, row by row."""
+        tokens, context = self._embed(images)
+        for block in self.blocks:
+            tokens = block(tokens, context)
+        return tokens
+
+    def _embed(self, images: Images) -> tuple[Tokens, Tensor]:
+        """What the first block is given, and what all blocks are told about places."""
         expected = (self.preprocess.mean.numel(), self.image_size, self.image_size)
         require(
             tuple(images.shape[1:]) == expected,
@@ -177,19 +185,25 @@ class PixelPerformer(nn.Module):
         if self.absolute is not None:
             pixels = pixels + self.absolute(self.places).flatten(1)
         first = self.class_token.expand(images.shape[0], 1, -1)
-        tokens, context = torch.cat([first, pixels], dim=1), self.places
+        context = self.places
         if self.shared is not None:
             code = self.shared(self.places)
             context = torch.cat([torch.zeros_like(code[:1]), code])
-        for block in self.blocks:
-            tokens = block(tokens, context)
-        return tokens
+        return torch.cat([first, pixels], dim=1), context
 
     def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch num_classes"]:
         return self.head(tokens[:, 0])
 
     def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:
-        return self.forward_head(self.forward_features(images))
+        """The head of the features, of which the last block makes but what is read.
+
+        The published program makes them all.
+        """
+        tokens, context = self._embed(images)
+        for number, block in enumerate(self.blocks, start=1):
+            last = number == len(self.blocks) and not self.design.published
+            tokens = block(tokens, context, last)
+        return self.forward_head(tokens)
 
 
 def _content(design: Design) -> Callable[[], nn.Module]:

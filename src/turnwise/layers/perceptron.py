@@ -1,0 +1,123 @@
+"""A perceptron of two layers; on a CPU a few tokens at a time, in what the cache holds.
+
+    y = W₂ drop(gelu(W₁ x + b₁)) + b₂
+
+Four times as many numbers stand between the layers as come in or go out.  In parts none of them is
+kept: the backward pass makes them again, which takes less time than to write and to read them.
+
+Paper:    Vaswani et al. 2017, "Attention Is All You Need"; recomputation as in Chen et al. 2016,
+          "Training Deep Nets with Sublinear Memory Cost".
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int16
+from torch import Tensor, nn
+
+from turnwise.attention.lean import gradients_of, may_be_lean
+from turnwise.checks import require_known
+from turnwise.layers.dropout import Dropout, kept, scale_of_kept, sixteen_bits
+from turnwise.layers.hooks import has_hooks
+
+Rows = Float[Tensor, "row width"]
+PERCEPTRON_BACKENDS = ("auto", "plain")
+AT_ONCE = 1 << 20  # numbers between the layers, 4 MiB in single precision
+
+
+class Perceptron(nn.Module):
+    """`backend` "plain" makes all tokens at once, "auto" does so wherever parts cannot be taken."""
+
+    dropout: Any  # ours, or torch's, which takes no parts
+
+    def __init__(
+        self, width: int, hidden: int, dropout: nn.Module, *, backend: str = "auto"
+    ) -> None:
+        super().__init__()
+        require_known(backend, PERCEPTRON_BACKENDS, "backend")
+        self.backend = backend
+        self.spread, self.gather = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.dropout = dropout
+
+    def forward(self, x: Float[Tensor, "*many width"]) -> Float[Tensor, "*many width"]:
+        if self.backend == "plain" or not self._may_take_parts(x):
+            return self.gather(self.dropout(F.gelu(self.spread(x))))
+        rows, bits = x.reshape(-1, x.shape[-1]), None
+        if self.dropout.drops():
+            bits = sixteen_bits(torch.Size([len(rows), self.spread.out_features]))
+        maps = (self.spread.weight, self.spread.bias, self.gather.weight, self.gather.bias)
+        mixed: Tensor = _InParts.apply(rows, *maps, bits, self.dropout.rate)
+        return mixed.view_as(x)
+
+    def _may_take_parts(self, x: Tensor) -> bool:
+        """On a CPU, if the layers are as they were made, and nobody listens to them."""
+        as_made = type(self.spread) is type(self.gather) is nn.Linear
+        return (
+            may_be_lean(x)
+            and not torch.is_autocast_enabled("cpu")
+            and as_made
+            and type(self.dropout) is Dropout
+            and not has_hooks(self)
+        )
+
+
+def _formula(
+    x: Rows, spread: Tensor, spread_bias: Tensor, gather: Tensor, gather_bias: Tensor,
+    bits: Int16[Tensor, "row hidden"] | None, rate: float,
+) -> Rows:  # fmt: skip
+    """The perceptron with the bits of its dropout."""
+    hidden = F.gelu(F.linear(x, spread, spread_bias))
+    if bits is not None:
+        hidden = hidden * (kept(bits, rate, x.dtype) * scale_of_kept(rate))
+    return F.linear(hidden, gather, gather_bias)
+
+
+class _InParts(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]
+        ctx: Any, x: Rows, spread: Tensor, spread_bias: Tensor, gather: Tensor,
+        gather_bias: Tensor, bits: Int16[Tensor, "row hidden"] | None, rate: float,
+    ):  # fmt: skip
+        scale = 1.0 if bits is None else scale_of_kept(rate)
+        out = x.new_empty(len(x), len(gather))
+        for part in _parts(x, spread):
+            hidden = F.gelu(torch.addmm(spread_bias, x[part], spread.mT))
+            if bits is not None:
+                hidden *= kept(bits[part], rate, x.dtype)
+            torch.addmm(gather_bias, hidden, gather.mT, alpha=scale, out=out[part])
+        ctx.save_for_backward(x, spread, spread_bias, gather, gather_bias, bits)
+        ctx.rate, ctx.scale = rate, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Rows):  # type: ignore[no-untyped-def]
+        x, spread, spread_bias, gather, gather_bias, bits = ctx.saved_tensors
+        if torch.is_grad_enabled():  # it is to be differentiated once more
+            given = (x, spread, spread_bias, gather, gather_bias)
+            out = _formula(*given, bits, ctx.rate)
+            return *gradients_of(out, given, gradient), None, None
+        to_x = torch.empty_like(x)
+        to_spread, to_bias = torch.zeros_like(spread), torch.zeros_like(spread_bias)
+        to_gather = torch.zeros_like(gather)
+        for part in _parts(x, spread):
+            before = torch.addmm(spread_bias, x[part], spread.mT)
+            hidden, to_hidden = F.gelu(before), gradient[part] @ gather
+            if bits is not None:
+                mask = kept(bits[part], ctx.rate, x.dtype)
+                hidden *= mask
+                to_hidden *= mask
+            to_gather.addmm_(gradient[part].mT, hidden)
+            to_before = torch.ops.aten.gelu_backward(to_hidden, before)
+            torch.mm(to_before, spread, out=to_x[part])
+            to_spread.addmm_(to_before.mT, x[part])
+            to_bias += to_before.sum(dim=0)
+        for found in (to_x, to_spread, to_bias, to_gather):
+            found *= ctx.scale
+        return to_x, to_spread, to_bias, to_gather, gradient.sum(dim=0), None, None
+
+
+def _parts(x: Rows, spread: Tensor) -> list[slice]:
+    """Slices of rows whose numbers between the layers the caches can hold."""
+    step = max(1, AT_ONCE // len(spread))
+    return [slice(start, start + step) for start in range(0, len(x), step)]

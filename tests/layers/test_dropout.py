@@ -1,0 +1,77 @@
+"""Dropout by sixteen bits has the distribution of torch's, and follows its seed."""
+
+import math
+
+import pytest
+import torch
+
+from turnwise.checks import InputError
+from turnwise.layers.dropout import Dropout, dropped_levels, kept, scale_of_kept, sixteen_bits
+
+
+def test_bits_are_uniform_and_independent():
+    """Each of the four words of a draw: within five standard errors."""
+    count = 1 << 18
+    words = sixteen_bits(torch.Size([count // 4, 4])).double()
+    assert words.min() < -32_600 and words.max() > 32_600
+    error = 65_536 / math.sqrt(12 * count / 4)
+    assert ((words.mean(dim=0) + 0.5).abs() < 5 * error).all()
+    together = torch.corrcoef(words.T) - torch.eye(4, dtype=torch.float64)
+    assert together.abs().max() < 5 / math.sqrt(count / 4)
+    beside = torch.corrcoef(torch.stack([words.flatten()[:-1], words.flatten()[1:]]))[0, 1]
+    assert abs(beside) < 5 / math.sqrt(count)
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (2, 4)])
+def test_bits_of_any_shape(shape):
+    assert sixteen_bits(torch.Size(shape)).shape == shape
+
+
+@pytest.mark.parametrize("rate", [1e-3, 0.1, 0.5, 0.9999, 1 - 1e-9])
+def test_the_mean_is_exact(rate):
+    """Over all values that the bits can have."""
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    mask = kept(bits, rate, torch.float64)
+    assert set(mask.unique().tolist()) == {0.0, 1.0}
+    assert mask.mean() * scale_of_kept(rate) == pytest.approx(1, abs=1e-12)
+    assert dropped_levels(rate) / 65_536 == pytest.approx(rate, abs=2**-16)
+
+
+def test_definition():
+    layer, x = Dropout(0.3).train(), torch.randn(50, 40, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(7)
+    out = layer(x)
+    stays = out != 0
+    assert 0.6 < stays.double().mean() < 0.8
+    torch.testing.assert_close(out[stays], x[stays] / (1 - 0.3), rtol=1e-4, atol=0.0)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(gradient != 0, stays)
+
+
+def test_the_seed_decides():
+    layer, x = Dropout(0.5).train(), torch.ones(64)
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(layer(x))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_nothing_is_dropped_in_use_or_at_a_rate_of_zero():
+    x = torch.randn(3, 4)
+    assert Dropout(0.5).eval()(x) is x
+    assert Dropout(0.0).train()(x) is x
+
+
+def test_torch_func_draws_as_torch_does():
+    """Each example of a `vmap` its own, which draws of ours would not be."""
+    layer = Dropout(0.5).train()
+    drawn = torch.func.vmap(layer, randomness="different")(torch.ones(2, 64))
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_refusals():
+    with pytest.raises(InputError, match=r"ff_dropout = 1.0 must be from 0 to below 1"):
+        Dropout(1.0, "ff_dropout")
+    assert repr(Dropout(0.25)) == "Dropout(rate=0.25)"

@@ -1,0 +1,140 @@
+"""Law, witness, control, definition; in parts it is what it is at once, forward and backward."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from turnwise.checks import InputError
+from turnwise.layers import perceptron
+from turnwise.layers.dropout import Dropout
+from turnwise.layers.perceptron import Perceptron
+
+
+def layer_for(rate=0.0, backend="auto"):
+    torch.manual_seed(0)
+    return Perceptron(6, 10, Dropout(rate), backend=backend).double()
+
+
+def rows(*shape):
+    torch.manual_seed(1)
+    return torch.randn(*shape, 6, dtype=torch.float64, requires_grad=True)
+
+
+def answers(layer, x):
+    """The output, and the gradients of a sum that weighs every entry differently."""
+    torch.manual_seed(2)
+    out = layer(x)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view(out.shape)
+    return out, *torch.autograd.grad((out * weights).sum(), [x, *layer.parameters()])
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """How many parts were taken."""
+    taken = []
+    ours = perceptron._parts
+    monkeypatch.setattr(perceptron, "_parts", lambda *x: taken.append(ours(*x)) or taken[-1])
+    return taken
+
+
+@pytest.mark.parametrize("at_once", [1, 30, 1 << 20])
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_parts_and_plain_agree_forward_and_backward(monkeypatch, parts, at_once, rate):
+    """The same bits are drawn for both."""
+    monkeypatch.setattr(perceptron, "AT_ONCE", at_once)
+    x = rows(2, 7)
+    in_parts, at_once_ = answers(layer_for(rate), x), answers(layer_for(rate, "plain"), x)
+    assert len(parts) == 2, "forward and backward of one of them"
+    assert len(parts[0]) == {1: 14, 30: 5, 1 << 20: 1}[at_once]
+    for one, other in zip(in_parts, at_once_, strict=True):
+        assert one.abs().max() > 1e-3
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_law_shuffled_tokens_give_shuffled_answers():
+    layer, x, order = layer_for(), rows(2, 7), torch.randperm(7)
+    torch.testing.assert_close(layer(x[:, order]), layer(x)[:, order])
+
+
+def test_witness_and_control():
+    layer, x = layer_for(), rows(2, 7)
+    assert layer(x).std(dim=1).max() > 1e-2, "tokens differ"
+    assert (layer(2 * x) - 2 * layer(x)).abs().max() > 1e-2, "it is not linear"
+    assert (layer(x[..., [1, 0, 2, 3, 4, 5]]) - layer(x)).abs().max() > 1e-2, "channels count"
+
+
+def test_definition():
+    layer, x = layer_for(), rows(3)
+    for token, found in zip(x, layer(x), strict=True):
+        hidden = [F.gelu(w @ token + b) for w, b in zip(*layer.spread.parameters(), strict=True)]
+        for w, b, channel in zip(*layer.gather.parameters(), found, strict=True):
+            heard = sum(a * h for a, h in zip(w, hidden, strict=True))
+            torch.testing.assert_close(channel, heard + b)
+
+
+def test_what_is_wide_is_not_kept():
+    layer, x, saved = layer_for(), rows(50), []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: saved.append(tensor.shape) or tensor, lambda tensor: tensor
+    ):
+        layer(x)
+    assert (50, 6) in saved and (50, 10) not in saved
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_gradients_can_be_differentiated_again(rate):
+    layer = layer_for(rate)
+
+    def answer(x, *weights):
+        torch.manual_seed(3)  # the same bits each time
+        for name, weight in zip(("spread", "gather"), weights, strict=True):
+            part = getattr(layer, name)
+            del part.weight
+            part.weight = weight  # a plain tensor, in the place of the parameter
+        return layer(x)
+
+    weights = [torch.randn(10, 6).double(), torch.randn(6, 10).double()]
+    given = (rows(2), *(weight.requires_grad_() for weight in weights))
+    assert torch.autograd.gradgradcheck(answer, given)
+
+
+@pytest.mark.parametrize("part", ["spread", "gather", "dropout"])
+def test_a_part_of_another_kind_is_called(part, parts):
+    layer, called = layer_for(), []
+
+    class Mine(nn.Module):
+        def __init__(self, theirs):
+            super().__init__()
+            self.theirs = theirs
+
+        def forward(self, x):
+            called.append(True)
+            return self.theirs(x)
+
+    setattr(layer, part, Mine(getattr(layer, part)))
+    layer(rows(2))
+    assert called and not parts
+
+
+def test_who_listens_to_a_part_is_told(parts):
+    layer, heard = layer_for(), []
+    layer.spread.register_forward_hook(lambda *given: heard.append(given))
+    layer(rows(2))
+    assert len(heard) == 1 and not parts
+
+
+def test_mixed_precision_and_torch_func_take_no_parts(parts):
+    layer, x = layer_for().float(), rows(2).float().detach()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    torch.func.grad(lambda x: layer(x).sum())(x)
+    assert not parts
+    layer(x)
+    assert parts
+
+
+def test_no_tokens_and_unknown_names():
+    assert layer_for(0.5)(rows(0, 3)).shape == (0, 3, 6)
+    with pytest.raises(InputError, match=r"unknown backend 'parts'"):
+        layer_for(backend="parts")
