@@ -40,6 +40,7 @@ from turnwise.reports.tables import text_table
 
 HERE = Path(__file__).parent
 HEADS, DIM = 4, 16  # of each pose
+MODELS = ["performer", "nopos_performer", "relative_performer", "clipped_relative_performer"]
 
 
 def arguments() -> argparse.Namespace:
@@ -51,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", type=int, default=[28, 56, 112, 224])
     parser.add_argument("--softmax-up-to", type=int, default=112)
     parser.add_argument("--batch", type=int, default=1, help="of the growth (default: 1)")
-    parser.add_argument("--models", nargs="+", default=["relative_performer", "performer"])
+    parser.add_argument("--models", nargs="+", default=MODELS, help="whose steps are measured")
     parser.add_argument("--parts", nargs="+", default=["growth", "window", "step"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -167,7 +168,7 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
 
 def in_own_process(case: dict[str, Any]) -> dict[str, Any]:
     command = [sys.executable, __file__, "--case", json.dumps(case)]
-    patient = os.environ | {"GOMP_SPINCOUNT": "10000"}  # threads that wait do not spin
+    patient = {"GOMP_SPINCOUNT": "10000"} | os.environ  # as `turnwise` has it: they soon sleep
     run = subprocess.run(command, capture_output=True, text=True, env=patient)
     if run.returncode == 0:
         return json.loads(run.stdout.splitlines()[-1])
