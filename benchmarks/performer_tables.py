@@ -155,14 +155,13 @@ def performer_growth() -> str:
 def performer_steps() -> str:
     cases, _ = latest_costs("step", "cpu")
     spent = {case["case"]["name"]: case["figures"] for case in cases}
+    quantities = {"seconds": 2, "cpu_seconds": 2, "peak_mib": 0}  # and their decimal places
     rows = []
     for name, figures in spent.items():
         theirs = spent.get(f"{name.split()[0]} tep-2021", figures)
-        rows.append([
-            name, f"{figures['seconds']:.2f}", f"{figures['cpu_seconds']:.2f}",
-            f"{figures['peak_mib']:.0f}",
-            *(f"{figures[key] / theirs[key]:.2f}" for key in ("seconds", "cpu_seconds", "peak_mib")),
-        ])  # fmt: skip
+        shares = [f"{figures[key] / theirs[key]:.2f}" for key in quantities]
+        spent_here = (f"{figures[key]:.{digits}f}" for key, digits in quantities.items())
+        rows.append([name, *spent_here, *shares])
     heads = ["step", "seconds", "of the processors", "peak MiB"]
     return markdown_table([*heads, "time of tep-2021", "processors' time", "memory"], rows)
 

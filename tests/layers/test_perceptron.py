@@ -73,13 +73,18 @@ def test_definition():
             torch.testing.assert_close(channel, heard + b)
 
 
-def test_what_is_wide_is_not_kept():
-    layer, x, saved = layer_for(), rows(50), []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda tensor: saved.append(tensor.shape) or tensor, lambda tensor: tensor
-    ):
-        layer(x)
-    assert (50, 6) in saved and (50, 10) not in saved
+def test_what_is_wide_is_kept_once_and_in_use_not_at_all():
+    saved = {}
+    for backend in ("auto", "plain"):
+        layer, x, found = layer_for(backend=backend), rows(50), []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, found=found: found.append(tensor.shape) or tensor, lambda tensor: tensor
+        ):
+            layer(x)
+            with torch.no_grad():
+                layer(x)
+        saved[backend] = found.count((50, 10))
+    assert saved == {"auto": 1, "plain": 2}
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])

@@ -1,15 +1,15 @@
-"""Attention by random features on a CPU: a few pictures at a time, and no features are kept.
+"""Attention by random features on a CPU: a few pictures at a time, in what the caches hold.
 
 The same numbers as `attend_by_features(favor_features(q), favor_features(k), v)`.  Features are
-many times as large as what they are made of, and cheap to make: here they live as long as the cache
-holds them, and the backward pass makes them again.
+many times as large as what they are made of; here each is written once, and where there is to be a
+backward pass, kept for it, but nothing else of their size is.
 
     φ_q = softmax(w·z),   φ_k = softmax over all tokens of (w·z − |z|²/2) + ε,   out = φ_q S / φ_q s
     S = Σ φ_k vᵀ,   s = Σ φ_k;      with  a = ∂out / φ_q s,  b = −a·out:
     ∂φ_q = a Sᵀ + b s,   ∂φ_k = v (Σ φ_q aᵀ)ᵀ + Σ φ_q b,   ∂v = φ_k Σ φ_q aᵀ
 
-Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; recomputation as in
-          Dao et al. 2022, "FlashAttention".
+Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; b from what came out as
+          in Dao et al. 2022, "FlashAttention".
 Symbols:  see `attention.favor`.  ε is added to the sums, which are small, not to the features.
 """
 
@@ -52,7 +52,7 @@ def attend_by_favor(
         return _formula(query, key, value, projection)
     fine = torch.promote_types(value.dtype, torch.float32)
     given = (x.to(fine) for x in (query, key, value, projection))
-    mixed: Tensor = _Streamed.apply(*given)
+    mixed: Tensor = _Streamed.apply(*given, torch.is_grad_enabled())
     return mixed.to(value.dtype)
 
 
@@ -83,9 +83,10 @@ def _key_features(
 class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]
-        ctx: Any, query: Heads, key: SourceHeads, value: SourceValues, projection: Projection
-    ):
-        rows = _rows(projection)
+        ctx: Any, query: Heads, key: SourceHeads, value: SourceValues, projection: Projection,
+        keep: bool,
+    ):  # fmt: skip
+        rows, features = _rows(projection), []
         batch, heads, sources, dim = value.shape
         mixed = _room(value, query.shape[-2])
         total = value.new_empty(batch, heads, query.shape[-2], 1)
@@ -99,33 +100,33 @@ class _Streamed(torch.autograd.Function):
                 asking = _query_features(query[part], rows)
                 total[part] = asking @ sums[..., -1:]
                 torch.div(asking @ sums[..., :-1], total[part], out=mixed[part])
-        ctx.save_for_backward(query, key, value, projection, mixed, total, state)
+                features += [asking, asked, epsilon] if keep else []
+        ctx.save_for_backward(query, key, value, projection, mixed, total, state, *features)
         return mixed
 
     @staticmethod
     def backward(ctx: Any, gradient: Values):  # type: ignore[no-untyped-def]
-        query, key, value, projection, mixed, total, state = ctx.saved_tensors
+        query, key, value, projection, mixed, total, state, *features = ctx.saved_tensors
         if torch.is_grad_enabled():  # it is to be differentiated once more
             out = _formula(query, key, value, projection)
-            return *gradients_of(out, (query, key, value), gradient), None
+            return *gradients_of(out, (query, key, value), gradient), None, None
         rows = _rows(projection)
         to_query, to_key, to_value = (_room(x, x.shape[-2]) for x in (query, key, value))
         shrink = -(query.shape[-1] ** -0.5)  # the gradient of −|z|²/2 is this times the key
         with torch.autocast(value.device.type, enabled=False):
-            for part in _parts(key, rows):
+            for n, part in enumerate(_parts(key, rows)):
+                asking, asked, epsilon = features[3 * n : 3 * n + 3]
                 above = gradient[part] / total[part]
                 below = -(above * mixed[part]).sum(dim=-1, keepdim=True)
-                asking = _query_features(query[part], rows)
                 to_state, to_sums = asking.mT @ above, below.mT @ asking
                 exponent = (torch.cat([above, below], dim=-1) @ state[part].mT).mul_(asking)
                 to_query[part] = exponent @ rows
-                asked, epsilon = _key_features(key[part], rows)
                 heard = epsilon * to_state.sum(dim=-2, keepdim=True)
                 torch.add(asked @ to_state, heard, out=to_value[part])
                 exponent = (value[part] @ to_state.mT).add_(to_sums).mul_(asked)
                 squares = shrink * exponent.sum(dim=-1, keepdim=True)
                 torch.addcmul(exponent @ rows, squares, key[part], out=to_key[part])
-        return to_query, to_key, to_value, None
+        return to_query, to_key, to_value, None, None
 
 
 def _room(like: Float[Tensor, "batch head source dim"], tokens: int) -> Tensor:

@@ -2,11 +2,10 @@
 
     y = W₂ drop(gelu(W₁ x + b₁)) + b₂
 
-Four times as many numbers stand between the layers as come in or go out.  In parts none of them is
-kept: the backward pass makes them again, which takes less time than to write and to read them.
+Four times as many numbers stand between the layers as come in or go out.  Of these W₁ x + b₁ alone
+is kept for the backward pass; what else was in the cache is made again.
 
-Paper:    Vaswani et al. 2017, "Attention Is All You Need"; recomputation as in Chen et al. 2016,
-          "Training Deep Nets with Sublinear Memory Cost".
+Paper:    Vaswani et al. 2017, "Attention Is All You Need".
 """
 
 from typing import Any
@@ -47,7 +46,8 @@ class Perceptron(nn.Module):
         if self.dropout.drops():
             bits = sixteen_bits(torch.Size([len(rows), self.spread.out_features]))
         maps = (self.spread.weight, self.spread.bias, self.gather.weight, self.gather.bias)
-        mixed: Tensor = _InParts.apply(rows, *maps, bits, self.dropout.rate)
+        given = (*maps, bits, self.dropout.rate, torch.is_grad_enabled())
+        mixed: Tensor = _InParts.apply(rows, *given)
         return mixed.view_as(x)
 
     def _may_take_parts(self, x: Tensor) -> bool:
@@ -75,33 +75,34 @@ def _formula(
 
 class _InParts(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[no-untyped-def]
+    def forward(  # type: ignore[no-untyped-def]  # noqa: PLR0913 - each tensor by itself
         ctx: Any, x: Rows, spread: Tensor, spread_bias: Tensor, gather: Tensor,
-        gather_bias: Tensor, bits: Int16[Tensor, "row hidden"] | None, rate: float,
+        gather_bias: Tensor, bits: Int16[Tensor, "row hidden"] | None, rate: float, keep: bool,
     ):  # fmt: skip
         scale = 1.0 if bits is None else scale_of_kept(rate)
-        out = x.new_empty(len(x), len(gather))
+        out, befores = x.new_empty(len(x), len(gather)), []
         for part in _parts(x, spread):
-            hidden = F.gelu(torch.addmm(spread_bias, x[part], spread.mT))
+            before = torch.addmm(spread_bias, x[part], spread.mT)
+            hidden = F.gelu(before)
             if bits is not None:
                 hidden *= kept(bits[part], rate, x.dtype)
             torch.addmm(gather_bias, hidden, gather.mT, alpha=scale, out=out[part])
-        ctx.save_for_backward(x, spread, spread_bias, gather, gather_bias, bits)
+            befores += [before] if keep else []
+        ctx.save_for_backward(x, spread, spread_bias, gather, gather_bias, bits, *befores)
         ctx.rate, ctx.scale = rate, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Rows):  # type: ignore[no-untyped-def]
-        x, spread, spread_bias, gather, gather_bias, bits = ctx.saved_tensors
+        x, spread, spread_bias, gather, gather_bias, bits, *befores = ctx.saved_tensors
         if torch.is_grad_enabled():  # it is to be differentiated once more
             given = (x, spread, spread_bias, gather, gather_bias)
             out = _formula(*given, bits, ctx.rate)
-            return *gradients_of(out, given, gradient), None, None
+            return *gradients_of(out, given, gradient), None, None, None
         to_x = torch.empty_like(x)
         to_spread, to_bias = torch.zeros_like(spread), torch.zeros_like(spread_bias)
         to_gather = torch.zeros_like(gather)
-        for part in _parts(x, spread):
-            before = torch.addmm(spread_bias, x[part], spread.mT)
+        for part, before in zip(_parts(x, spread), befores, strict=True):
             hidden, to_hidden = F.gelu(before), gradient[part] @ gather
             if bits is not None:
                 mask = kept(bits[part], ctx.rate, x.dtype)
@@ -114,7 +115,7 @@ class _InParts(torch.autograd.Function):
             to_bias += to_before.sum(dim=0)
         for found in (to_x, to_spread, to_bias, to_gather):
             found *= ctx.scale
-        return to_x, to_spread, to_bias, to_gather, gradient.sum(dim=0), None, None
+        return to_x, to_spread, to_bias, to_gather, gradient.sum(dim=0), None, None, None
 
 
 def _parts(x: Rows, spread: Tensor) -> list[slice]:
