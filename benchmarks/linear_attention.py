@@ -55,6 +55,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=MODELS, help="whose steps are measured")
     parser.add_argument("--parts", nargs="+", default=["growth", "window", "step"])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1, help="through all cases; the least counts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--records", type=Path, default=HERE / "linear_attention.jsonl")
     parser.add_argument("--case", help=argparse.SUPPRESS)  # one case, in a process of its own
@@ -187,6 +188,12 @@ def figures_of(case: dict[str, Any]) -> dict[str, Any]:
         return {"failed": "out of memory"}
 
 
+def least(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    if "failed" in now or not before:
+        return now
+    return {key: min(value, before.get(key, value)) for key, value in now.items()}
+
+
 def slope(results: list[dict[str, Any]], name: str, quantity: str) -> float | None:
     """Of log(quantity) over log(pixels), by least squares: 1 is linear, 2 is quadratic."""
     points = [
@@ -207,10 +214,11 @@ def main() -> None:
     if args.case:
         print(json.dumps(measure(json.loads(args.case))))
         return
-    results = []
-    for case in cases(args):
-        results.append({"case": case, "figures": figures_of(case)})
-        print(" ".join(row(results[-1])), flush=True)
+    results: list[dict[str, Any]] = [{"case": case, "figures": {}} for case in cases(args)]
+    for _ in range(args.rounds):  # what slows a shared machine passes
+        for result in results:
+            result["figures"] = least(result["figures"], figures_of(result["case"]))
+            print(" ".join(row(result)), flush=True)
     heads = ["part", "attention", "pixels", "group", "batch", "seconds", "CPU seconds", "peak MiB"]
     print(text_table(heads, [row(result) for result in results]))
     slopes = {
