@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from turnwise.geometry.windows import windows_of
+from turnwise.geometry.windows import tiles_of, windows_of
 
 SIZES = pytest.mark.parametrize(("side", "stride"), [(1, 1), (2, 2), (3, 1), (3, 2), (4, 3)])
 
@@ -39,9 +39,36 @@ def test_no_maps_no_windows():
     assert windows_of(torch.rand(0, 3, 5, 5), 3, 2).shape == (0, 3, 2, 2, 3, 3)
 
 
+@SIZES
+def test_tiles_are_windows_with_their_channels_last(side, stride):
+    x = maps()
+    tiles = tiles_of(x.permute(0, 2, 3, 1), side, stride)
+    assert torch.equal(tiles, windows_of(x, side, stride).permute(0, 2, 3, 4, 5, 1))
+    assert tiles.is_contiguous()
+
+
+@SIZES
+def test_gradients_of_tiles_and_of_these(side, stride):
+    x = maps()[:1, :2].permute(0, 2, 3, 1).contiguous().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: tiles_of(x, side, stride), [x])
+    assert torch.autograd.gradgradcheck(lambda x: tiles_of(x, side, stride).square(), [x])
+
+
+def test_tiles_under_torch_func():
+    x = maps().permute(0, 2, 3, 1).contiguous()
+
+    def loss(x):
+        return tiles_of(x, 3, 2).square().sum()
+
+    y = x.clone().requires_grad_()
+    torch.testing.assert_close(torch.func.grad(loss)(x), torch.autograd.grad(loss(y), y)[0])
+    alone = torch.func.vmap(lambda one: tiles_of(one[None], 3, 2)[0])(x)
+    assert torch.equal(alone, tiles_of(x, 3, 2))
+
+
 COMPILED = """
 import torch
-from turnwise.geometry.windows import windows_of
+from turnwise.geometry.windows import tiles_of, windows_of
 
 def answer(x):
     taps = windows_of(x, 3, 2).permute(4, 5, 0, 2, 3, 1).flatten(2, 4).flatten(0, 1)

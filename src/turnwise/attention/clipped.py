@@ -21,12 +21,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from turnwise.checks import require, require_known
-from turnwise.geometry.windows import windows_of
+from turnwise.geometry.windows import tiles_of, windows_of
 
 Steps = list[tuple[int, int]]
 Grid = Float[Tensor, "batch head row col feature"]
 GridValues = Float[Tensor, "batch head row col dim_out"]
-Maps = Float[Tensor, "map dim_out wide_row wide_col"]
+Maps = Float[Tensor, "map wide_row wide_col dim_out"]
 PLACE_BACKENDS = ("auto", "plain", "tiles")
 TILE = 8  # pixels: smaller ones share fewer of those nearby, larger ones have more pairs too many
 
@@ -50,7 +50,8 @@ def gather_near(
     """
     rows, cols = value.shape[2:4]
     reach = _longest(steps)
-    wide = _with_surroundings(value, reach, wrap=wrap).unflatten(0, value.shape[:2])
+    wide = _with_surroundings(value, reach, wrap=wrap).permute(0, 3, 1, 2)
+    wide = wide.contiguous().unflatten(0, value.shape[:2])
     weights = weight.movedim(-1, 0).unsqueeze(3)  # (step, batch, head, 1, row, col)
     total = torch.zeros_like(wide[..., :rows, :cols])
     for (row, col), factor in zip(steps, weights.contiguous(), strict=True):
@@ -69,11 +70,10 @@ def gather_in_tiles(
     """
     (batch, heads, rows, cols, dim), reach = value.shape, _longest(steps)
     down, across, side = -(-rows // TILE), -(-cols // TILE), TILE + 2 * reach
-    missing = (0, across * TILE - cols, 0, down * TILE - rows)
+    missing = (0, 0, 0, across * TILE - cols, 0, down * TILE - rows)
     wide = F.pad(_with_surroundings(value, reach, wrap=wrap), missing)
-    tiles = windows_of(wide, side, TILE).permute(0, 2, 3, 4, 5, 1)
-    values = tiles.flatten(3, 4).flatten(0, 2)  # (tile of a map, wide pixel, dim)
-    asking = F.pad(query, (0, 0, *missing)).unflatten(3, (across, TILE)).unflatten(2, (down, TILE))
+    values = tiles_of(wide, side, TILE).flatten(3, 4).flatten(0, 2)  # (tile, wide pixel, dim)
+    asking = F.pad(query, missing).unflatten(3, (across, TILE)).unflatten(2, (down, TILE))
     asking = asking.permute(3, 5, 0, 1, 2, 4, 6).flatten(2, 5).flatten(0, 1)  # (pixel, tile, ·)
     weight = asking @ _near_each_pixel(near, steps, reach)  # (pixel, tile of a map, wide pixel)
     mixed = (weight.transpose(0, 1) @ values).view(batch, heads, down, across, TILE, TILE, dim)
@@ -101,9 +101,14 @@ def _longest(steps: Steps) -> int:
 
 
 def _with_surroundings(value: GridValues, reach: int, *, wrap: bool) -> Maps:
-    """Channels first, and `reach` pixels more on every side: of the other side, or nothing."""
-    maps, pad = value.permute(0, 1, 4, 2, 3).flatten(0, 1), [reach] * 4
-    return F.pad(maps, pad, mode="circular") if wrap else F.pad(maps, pad)
+    """`reach` pixels more on every side: of the other side, or nothing."""
+    maps = value.flatten(0, 1)
+    if not wrap:
+        return F.pad(maps, (0, 0, reach, reach, reach, reach))
+    for dim in (1, 2):
+        last = maps.narrow(dim, maps.shape[dim] - reach, reach)
+        maps = torch.cat([last, maps, maps.narrow(dim, 0, reach)], dim=dim)
+    return maps
 
 
 def attend_by_place(
@@ -126,10 +131,27 @@ def attend_by_place(
     require(
         whole or backend != "tiles", "tiles take all near steps, in order; use backend='plain'."
     )
+    plain = backend == "plain" or not whole
     with torch.autocast(value.device.type, enabled=False):  # it would round the sums
-        if backend == "plain" or not whole:
-            correction = gather_near(query @ (near - far).mT, value, steps, wrap=wrap)
-        else:
-            correction = gather_in_tiles(query, near - far, value, steps, wrap=wrap)
-        total = (query @ far)[..., None] * everything[:, :, None, None] + correction
-        return total[..., :-1] / total[..., -1:]
+        total = (query @ far)[..., None] * everything[:, :, None, None]
+        above, below = _corrections(query, near - far, value, steps, wrap, plain)
+        return (total[..., :-1] + above) / (total[..., -1:] + below)
+
+
+def _corrections(
+    query: Grid,
+    near: Float[Tensor, "step feature"],
+    value: GridValues,
+    steps: Steps,
+    wrap: bool,
+    plain: bool,
+) -> tuple[Float[Tensor, "batch head row col dim"], Float[Tensor, "batch head row col 1"]]:
+    """Σ_δ q·near_δ v(p + δ) of the values, and of the ones in their last channel."""
+    if wrap and not plain:  # all have the same near ones, which are counted without being gathered
+        values = gather_in_tiles(query, near, value[..., :-1], steps, wrap=True)
+        return values, (query @ near.sum(dim=0))[..., None]
+    if plain:
+        both = gather_near(query @ near.mT, value, steps, wrap=wrap)
+    else:
+        both = gather_in_tiles(query, near, value, steps, wrap=wrap)
+    return both[..., :-1], both[..., -1:]

@@ -1,5 +1,8 @@
 """All square windows of a map, at a stride."""
 
+from itertools import product
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -24,3 +27,58 @@ def windows_of(
     return columns.unflatten(1, (maps.shape[1], side, side)).unflatten(4, (rows, cols)).permute(
         0, 1, 4, 5, 2, 3
     )  # fmt: skip
+
+
+def tiles_of(
+    maps: Float[Tensor, "map row col dim"], side: int, stride: int
+) -> Float[Tensor, "map newrow newcol side side dim"]:
+    """`windows_of` maps whose channels come last, where windows are large and few.
+
+    One copy, and on the way back a sum of a few large pieces.
+    """
+    if torch.compiler.is_compiling():
+        return windows_of(maps.permute(0, 3, 1, 2), side, stride).permute(0, 2, 3, 4, 5, 1)
+    tiles: Tensor = _Cut.apply(maps, side, stride)
+    return tiles
+
+
+class _Cut(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(maps: Tensor, side: int, stride: int) -> Tensor:
+        views = maps.unfold(1, side, stride).unfold(2, side, stride)
+        return views.permute(0, 1, 2, 4, 5, 3).contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
+        maps, ctx.side, ctx.stride = inputs
+        ctx.rows, ctx.cols = maps.shape[1:3]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
+        return _Laid.apply(gradient, ctx.rows, ctx.cols, ctx.stride), None, None
+
+
+class _Laid(torch.autograd.Function):
+    """Every tile where it was cut, and their sum where they lie upon each other."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tiles: Tensor, rows: int, cols: int, stride: int) -> Tensor:
+        many, down, across, side, _, dim = tiles.shape
+        maps = tiles.new_zeros(many, rows, cols, dim)
+        for row, col in product(range(down), range(across)):
+            top, left = row * stride, col * stride
+            maps[:, top : top + side, left : left + side] += tiles[:, row, col]
+        return maps
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int, int], output: Tensor) -> None:
+        tiles, _, _, ctx.stride = inputs
+        ctx.side = tiles.shape[3]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
+        return _Cut.apply(gradient, ctx.side, ctx.stride), None, None, None
