@@ -79,6 +79,16 @@ x = torch.randn(2, 3, 7, 9, dtype=torch.float64, requires_grad=True)
 (plain,) = torch.autograd.grad(answer(x), x)
 (compiled,) = torch.autograd.grad(torch.compile(answer)(x), x)
 torch.testing.assert_close(compiled, plain, rtol=1e-12, atol=1e-12)
+
+def transposed(x):  # the shape in which torch's compiler wrote past the end of a scattered sum
+    wide = torch.nn.functional.pad(x, (0, 0, 2, 2, 2, 2))
+    tiles = tiles_of(wide, 12, 8).flatten(3, 4).flatten(0, 2)
+    return (tiles.mT @ tiles).square().sum()
+
+x = torch.randn(3, 8, 8, 8, dtype=torch.float64, requires_grad=True)
+(plain,) = torch.autograd.grad(transposed(x), x)
+(compiled,) = torch.autograd.grad(torch.compile(transposed)(x), x)
+torch.testing.assert_close(compiled, plain, rtol=1e-12, atol=1e-12)
 """
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from turnwise.checks import require, require_known
-from turnwise.geometry.windows import tiles_of, windows_of
+from turnwise.geometry.windows import tiles_of
 
 Steps = list[tuple[int, int]]
 Grid = Float[Tensor, "batch head row col feature"]
@@ -92,8 +92,21 @@ def _near_each_pixel(
         first += len(cols)
     margin = [TILE - 1] * 4
     square = F.pad(torch.stack(lines).permute(2, 0, 1), margin)  # (feature, row, col)
-    windows = windows_of(square[None], TILE + 2 * reach, 1)[0].flatten(3, 4).flatten(1, 2)
-    return windows.flip(1).transpose(0, 1)  # the last window is that of the first pixel
+    slid = _slid(_slid(square, 1), 3)  # (feature, pixel's row, row, pixel's col, col)
+    return slid.permute(1, 3, 0, 2, 4).flatten(3, 4).flatten(0, 1)
+
+
+def _slid(x: Float[Tensor, "..."], dim: int) -> Tensor:
+    """x seen from each of the `TILE` places along an axis: (…, place i, x from TILE − 1 − i on, …).
+
+    Copies of x and one number more, written one after the other and read in lines of the length of
+    x, begin one number earlier from line to line.
+    """
+    length = x.shape[dim]
+    longer = F.pad(x, [0, 0] * (x.ndim - 1 - dim) + [0, 1]).unsqueeze(dim)
+    copies = longer.expand(*x.shape[:dim], TILE, -1, *x.shape[dim + 1 :]).flatten(dim, dim + 1)
+    lines = copies.narrow(dim, 0, TILE * length).unflatten(dim, (TILE, length))
+    return lines.narrow(dim + 1, TILE - 1, length - TILE + 1)
 
 
 def _longest(steps: Steps) -> int:

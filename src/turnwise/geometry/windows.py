@@ -14,19 +14,36 @@ def windows_of(
 ) -> Float[Tensor, "map dim newrow newcol side side"]:
     """The side × side windows whose first pixels are 0, stride, 2 stride, … along both axes.
 
-    Views by `Tensor.unfold` where that is best.  Not where it is compiled: on a CPU (torch 2.13)
-    the gradient of a matrix product of such windows is wrong, and written past the end of its
-    memory.  And where there is a way back, `F.unfold` is faster on it; but on a GPU, when not
-    compiled, it goes through the maps one by one.
+    Views by `Tensor.unfold` where that is best.  Where there is a way back, `F.unfold` is faster on
+    it; but on a GPU it goes through the maps one by one.  Compiled, both ways back add where others
+    add, too, which torch's compiler gets wrong on a CPU (2.13): in tiles that it transposes, it
+    counts a step twice, and writes past the end.  So there the windows are put together of slices.
     """
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    if not compiled and (maps.is_cuda or not maps.requires_grad):
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+        rows_cut = _slices_along(maps, 2, side, stride)  # (map, dim, newrow, side, col)
+        return _slices_along(rows_cut, 4, side, stride).transpose(3, 4)
+    if maps.is_cuda or not maps.requires_grad:
         return maps.unfold(2, side, stride).unfold(3, side, stride)
     rows, cols = ((length - side) // stride + 1 for length in maps.shape[2:])
     columns = F.unfold(maps, side, stride=stride)
     return columns.unflatten(1, (maps.shape[1], side, side)).unflatten(4, (rows, cols)).permute(
         0, 1, 4, 5, 2, 3
     )  # fmt: skip
+
+
+def _slices_along(x: Float[Tensor, "..."], dim: int, side: int, stride: int) -> Tensor:
+    """The windows along one axis, (…, window, side, …), with nothing on the way back but sums.
+
+    The piece from p to p + stride of all windows is a slice of x: they follow one another.
+    """
+    count = (x.shape[dim] - side) // stride + 1
+    pieces = []
+    for start in range(0, side, stride):
+        width = min(stride, side - start)
+        piece = x.narrow(dim, start, (count - 1) * stride + width)
+        piece = F.pad(piece, [0, 0] * (x.ndim - 1 - dim) + [0, stride - width])
+        pieces.append(piece.unflatten(dim, (count, stride)).narrow(dim + 1, 0, width))
+    return torch.cat(pieces, dim=dim + 1)
 
 
 def tiles_of(
@@ -37,7 +54,8 @@ def tiles_of(
     One copy, and on the way back a sum of a few large pieces.
     """
     if torch.compiler.is_compiling():
-        return windows_of(maps.permute(0, 3, 1, 2), side, stride).permute(0, 2, 3, 4, 5, 1)
+        rows_cut = _slices_along(maps, 1, side, stride)  # (map, newrow, side, col, dim)
+        return _slices_along(rows_cut, 3, side, stride).transpose(2, 3)
     tiles: Tensor = _Cut.apply(maps, side, stride)
     return tiles
 
