@@ -1,4 +1,4 @@
-"""Dropout by sixteen bits has the distribution of torch's, and follows its seed."""
+"""Dropout by hashed bits has the distribution of torch's, and follows its seed."""
 
 import math
 
@@ -6,25 +6,44 @@ import pytest
 import torch
 
 from turnwise.checks import InputError
-from turnwise.layers.dropout import Dropout, dropped_levels, kept, scale_of_kept, sixteen_bits
+from turnwise.layers.dropout import (
+    Dropout,
+    draw_key,
+    dropped_levels,
+    kept,
+    scale_of_kept,
+    sixteen_bits,
+)
 
 
 def test_bits_are_uniform_and_independent():
-    """Each of the four words of a draw: within five standard errors."""
-    count = 1 << 18
-    words = sixteen_bits(torch.Size([count // 4, 4])).double()
-    assert words.min() < -32_600 and words.max() > 32_600
-    error = 65_536 / math.sqrt(12 * count / 4)
-    assert ((words.mean(dim=0) + 0.5).abs() < 5 * error).all()
-    together = torch.corrcoef(words.T) - torch.eye(4, dtype=torch.float64)
-    assert together.abs().max() < 5 / math.sqrt(count / 4)
-    beside = torch.corrcoef(torch.stack([words.flatten()[:-1], words.flatten()[1:]]))[0, 1]
-    assert abs(beside) < 5 / math.sqrt(count)
+    """Of neighbours, of numbers further apart, and of two keys: within five standard errors."""
+    count, keys = 1 << 18, [draw_key(), draw_key()]
+    drawn = [sixteen_bits(key, 0, count).double() for key in keys]
+    for numbers in drawn:
+        assert numbers.min() < -32_700 and numbers.max() > 32_700
+        share = torch.histc(numbers, 256) / count
+        assert (share - 1 / 256).abs().max() < 5 / math.sqrt(256 * count)
+    steps = (1, 2, 3, 4, 7, 512, 1024, 32_768)
+    pairs = [(drawn[0][:-step], drawn[0][step:]) for step in steps]
+    for one, other in [*pairs, tuple(drawn)]:
+        together = torch.corrcoef(torch.stack([one, other]))[0, 1]
+        assert abs(together) < 5 / math.sqrt(len(one))
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (2, 4)])
-def test_bits_of_any_shape(shape):
-    assert sixteen_bits(torch.Size(shape)).shape == shape
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 1), (0, 50), (7, 8), (8, 21), (33, 50)])
+def test_bits_of_a_part_are_a_part_of_the_bits(first, last):
+    key = draw_key()
+    assert torch.equal(sixteen_bits(key, first, last), sixteen_bits(key, 0, 50)[first:last])
+
+
+def test_keys_have_all_their_bits():
+    torch.manual_seed(0)
+    starts, strides = torch.tensor([draw_key() for _ in range(2000)]).T
+    assert (strides % 2 == 1).all(), "an even stride would meet a number twice"
+    for values, least, most in ((starts, 0, 2**31), (strides, -(2**31), 2**31)):
+        assert least <= values.min() < least + 2**24 and most - 2**24 < values.max() < most
+    assert len(set(starts.tolist())) > 1990 and len(set(strides.tolist())) > 1990
 
 
 @pytest.mark.parametrize("rate", [1e-3, 0.1, 0.5, 0.9999, 1 - 1e-9])

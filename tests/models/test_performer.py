@@ -1,5 +1,6 @@
 """Four Performers: sizes as published, shifts exact or not, samples alone, dropouts and redraws."""
 
+import copy
 import subprocess
 import sys
 
@@ -280,6 +281,27 @@ def test_gradients_reach_every_parameter(name, variant):
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), key
         assert parameter.grad.abs().max() > 0, key
+
+
+@EVERY_FAMILY
+def test_single_precision_takes_its_fast_ways_to_the_same_answers(name, monkeypatch):
+    """Linear maps as convolutions, which double precision never takes."""
+    maps = []
+    ours = torch.nn.functional.conv2d
+    monkeypatch.setattr(torch.nn.functional, "conv2d", lambda *x: maps.append(x) or ours(*x))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    model, images = model_for(name, width=32, image_size=16), pictures(6, side=16)
+    found = []
+    for precise in (model, copy.deepcopy(model).float()):
+        logits = precise(precise.preprocess(images.to(precise.head.weight.dtype)))
+        weights = torch.linspace(-1, 1, logits.numel()).view(logits.shape)
+        gradients = torch.autograd.grad((logits * weights).sum(), list(precise.parameters()))
+        found.append([logits, *gradients])
+        assert bool(maps) == (precise is not model)
+    torch.set_num_threads(before)
+    for fine, coarse in zip(*found, strict=True):
+        assert (fine - coarse).abs().max() < 1e-4 * max(fine.abs().max(), 1e-2)
 
 
 @EVERY_FAMILY

@@ -13,6 +13,7 @@ Departs:  any table of near offsets, not of their distance alone; with `wrap` th
           border, and circular shifts are exact.
 """
 
+import math
 from itertools import groupby
 
 import torch
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from turnwise.attention.lean import may_be_lean
 from turnwise.checks import require, require_known
 from turnwise.geometry.windows import tiles_of
 
@@ -28,6 +30,7 @@ Grid = Float[Tensor, "batch head row col feature"]
 GridValues = Float[Tensor, "batch head row col dim_out"]
 Maps = Float[Tensor, "map wide_row wide_col dim_out"]
 PLACE_BACKENDS = ("auto", "plain", "tiles")
+AT_ONCE = 1 << 22  # weights, 16 MiB in single precision
 TILE = 8  # pixels: smaller ones share fewer of those nearby, larger ones have more pairs too many
 
 
@@ -66,16 +69,33 @@ def gather_in_tiles(
     """Σ_δ q(p)·near_δ v(p + δ), as `gather_near` of the weights q·near, tile by tile.
 
     All pixels i of a tile and all k they may be near to: weight_ik = q_i·near_{k−i}, 0 if not near.
-    `steps` are all near ones, in the order of `near_steps`.
+    `steps` are all near ones, in the order of `near_steps`.  On a CPU a few pictures at a time: the
+    weights of all would leave the caches, and their memory be asked for each time.
     """
-    (batch, heads, rows, cols, dim), reach = value.shape, _longest(steps)
-    down, across, side = -(-rows // TILE), -(-cols // TILE), TILE + 2 * reach
+    reach = _longest(steps)
+    kernel = _near_each_pixel(near, steps, reach)
+    wide = _with_surroundings(value, reach, wrap=wrap).unflatten(0, value.shape[:2])
+    if not may_be_lean(value):
+        return _tiled(query, kernel, wide)
+    weights = math.prod(query.shape[1:4]) * kernel.shape[-1]  # of a picture
+    pictures = max(1, AT_ONCE // weights)
+    parts = zip(query.split(pictures), wide.split(pictures), strict=True)
+    return torch.cat([_tiled(asking, kernel, asked) for asking, asked in parts])
+
+
+def _tiled(
+    query: Grid,
+    kernel: Float[Tensor, "pixel feature wide_pixel"],
+    wide: Float[Tensor, "batch head wide_row wide_col dim_out"],
+) -> GridValues:
+    (batch, heads, rows, cols, _), dim = query.shape, wide.shape[-1]
+    down, across, side = -(-rows // TILE), -(-cols // TILE), math.isqrt(kernel.shape[-1])
     missing = (0, 0, 0, across * TILE - cols, 0, down * TILE - rows)
-    wide = F.pad(_with_surroundings(value, reach, wrap=wrap), missing)
-    values = tiles_of(wide, side, TILE).flatten(3, 4).flatten(0, 2)  # (tile, wide pixel, dim)
+    tiles = tiles_of(F.pad(wide.flatten(0, 1), missing), side, TILE)
+    values = tiles.flatten(3, 4).flatten(0, 2)  # (tile, wide pixel, dim)
     asking = F.pad(query, missing).unflatten(3, (across, TILE)).unflatten(2, (down, TILE))
     asking = asking.permute(3, 5, 0, 1, 2, 4, 6).flatten(2, 5).flatten(0, 1)  # (pixel, tile, ·)
-    weight = asking @ _near_each_pixel(near, steps, reach)  # (pixel, tile of a map, wide pixel)
+    weight = asking @ kernel  # (pixel, tile of a map, wide pixel)
     mixed = (weight.transpose(0, 1) @ values).view(batch, heads, down, across, TILE, TILE, dim)
     return mixed.transpose(3, 4).flatten(4, 5).flatten(2, 3)[:, :, :rows, :cols]
 

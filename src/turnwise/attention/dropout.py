@@ -37,8 +37,8 @@ def keep_mask(
     rate: float,
 ) -> Bool[Tensor, "*many 2"]:
     """Which entries stay: two for each number, since a hash has bits enough for two."""
-    key = _mixed(_as_word(seed + lane * LANE_STRIDE))
-    bits = _mixed(key + _as_word(number * NUMBER_STRIDE))
+    key = mixed_bits(_as_word(seed + lane * LANE_STRIDE))
+    bits = mixed_bits(key + _as_word(number * NUMBER_STRIDE))
     halves = torch.stack([bits & 0xFFFF, (bits >> 16).bitwise_and_(0xFFFF)], dim=-1)
     return halves >= drop_threshold(rate)
 
@@ -48,7 +48,7 @@ def _as_word(x: Int64[Tensor, "*many"]) -> Int32[Tensor, "*many"]:
     return ((x & WORD) - ((x & 2**31) << 1)).int()
 
 
-def _mixed(bits: Int32[Tensor, "*many"]) -> Int32[Tensor, "*many"]:
+def mixed_bits(bits: Int32[Tensor, "*many"]) -> Int32[Tensor, "*many"]:
     """A good hash of 32 bits to 32 bits: xor-shift and multiply, twice; overflow is meant."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
         high = (bits >> shift).bitwise_and_((1 << (32 - shift)) - 1)

@@ -23,6 +23,7 @@ from turnwise.layers.performer_block import (
     Heads,
     Tokens,
     kept_in_graph,
+    linear_of,
     made_again,
     make_kernel,
     merge_heads,
@@ -73,8 +74,9 @@ class ClippedAttention(nn.Module):
         )
         self.heads, self.side, self.reach, self.steps = heads, side, reach, near_steps(reach)
         dim = width // heads
-        self.to_query, self.to_key = nn.Linear(width, width), nn.Linear(width, width // 2)
-        self.to_value, self.to_output = nn.Linear(width, width), nn.Linear(width, width)
+        linear = linear_of(variant)
+        self.to_query, self.to_key = linear(width, width), linear(width, width // 2)
+        self.to_value, self.to_output = linear(width, width), linear(width, width)
         self.content_kernel = make_kernel(kernel, dim, variant)
         self.place_kernel = make_kernel(kernel, dim, variant, redrawn=not self.published)
         if self.published:

@@ -1,31 +1,38 @@
-"""Dropout whose randomness is cheap on a CPU: sixteen bits for each number.
+"""Dropout whose randomness is cheap on a CPU: sixteen bits for each number, by a hash.
 
-torch draws a double for each, one after the other; here 64 bits that are drawn decide over four
-numbers.  The rate is rounded to 1/65536, and what is kept is scaled by the rate as it is, so the
-mean is exact.
+torch draws a double for each, one after the other; here a key is drawn, and bits are a hash of it
+and of which number they are for, which vectors and threads do for many at once, and which can be
+made again for a part of them.  The rate is rounded to 1/65536, and what is kept is scaled by the
+rate as it is, so the mean is exact.
 
 Paper:    Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from
           Overfitting".
 """
-
-import math
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int16
 from torch import Tensor, nn
 
+from turnwise.attention.dropout import mixed_bits
 from turnwise.attention.lean import may_be_lean
 from turnwise.checks import require
 
+Key = tuple[int, int]
 LEVELS = 2**16
 
 
-def sixteen_bits(shape: torch.Size) -> Int16[Tensor, "*shape"]:
-    """From torch's generator, on the CPU: −32768 to 32767, each as likely."""
-    count = math.prod(shape)
-    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
-    return words.view(torch.int16)[:count].view(shape)
+def draw_key() -> Key:
+    """From torch's generator, on the CPU: where the hash begins, and its stride, which is odd."""
+    start, half = torch.randint(2**31, (2,), device="cpu").tolist()
+    return start, 2 * half + 1 - 2**31
+
+
+def sixteen_bits(key: Key, first: int, last: int) -> Int16[Tensor, " number"]:
+    """For the numbers from `first` to before `last`: −32768 to 32767, each as likely."""
+    start, stride = key
+    pairs = torch.arange(first // 2, (last + 1) // 2, dtype=torch.int32)  # two have 32 bits
+    return mixed_bits(pairs.mul_(stride).add_(start)).view(torch.int16)[first % 2 :][: last - first]
 
 
 def dropped_levels(rate: float) -> int:
@@ -59,7 +66,8 @@ class Dropout(nn.Module):
             return x
         if not may_be_lean(x):
             return F.dropout(x, self.rate)
-        return x * kept(sixteen_bits(x.shape), self.rate, x.dtype).mul_(scale_of_kept(self.rate))
+        bits = sixteen_bits(draw_key(), 0, x.numel()).view(x.shape)
+        return x * kept(bits, self.rate, x.dtype).mul_(scale_of_kept(self.rate))
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"

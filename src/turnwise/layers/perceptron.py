@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int16
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.attention.lean import gradients_of, may_be_lean
 from turnwise.checks import require_known
-from turnwise.layers.dropout import Dropout, kept, scale_of_kept, sixteen_bits
+from turnwise.layers.dropout import Dropout, Key, draw_key, kept, scale_of_kept, sixteen_bits
 from turnwise.layers.hooks import has_hooks
+from turnwise.layers.token_linear import map_rows, weight_gradient
 
 Rows = Float[Tensor, "row width"]
 PERCEPTRON_BACKENDS = ("auto", "plain")
@@ -42,12 +43,10 @@ class Perceptron(nn.Module):
     def forward(self, x: Float[Tensor, "*many width"]) -> Float[Tensor, "*many width"]:
         if self.backend == "plain" or not self._may_take_parts(x):
             return self.gather(self.dropout(F.gelu(self.spread(x))))
-        rows, bits = x.reshape(-1, x.shape[-1]), None
-        if self.dropout.drops():
-            bits = sixteen_bits(torch.Size([len(rows), self.spread.out_features]))
+        key = draw_key() if self.dropout.drops() else None
         maps = (self.spread.weight, self.spread.bias, self.gather.weight, self.gather.bias)
-        given = (*maps, bits, self.dropout.rate, torch.is_grad_enabled())
-        mixed: Tensor = _InParts.apply(rows, *given)
+        given = (*maps, key, self.dropout.rate, torch.is_grad_enabled())
+        mixed: Tensor = _InParts.apply(x.reshape(-1, x.shape[-1]), *given)
         return mixed.view_as(x)
 
     def _may_take_parts(self, x: Tensor) -> bool:
@@ -64,57 +63,64 @@ class Perceptron(nn.Module):
 
 def _formula(
     x: Rows, spread: Tensor, spread_bias: Tensor, gather: Tensor, gather_bias: Tensor,
-    bits: Int16[Tensor, "row hidden"] | None, rate: float,
+    key: Key | None, rate: float,
 ) -> Rows:  # fmt: skip
-    """The perceptron with the bits of its dropout."""
+    """The perceptron with the key of its dropout."""
     hidden = F.gelu(F.linear(x, spread, spread_bias))
-    if bits is not None:
-        hidden = hidden * (kept(bits, rate, x.dtype) * scale_of_kept(rate))
+    if key is not None:
+        hidden = hidden * (_mask(hidden, slice(0, len(x)), key, rate) * scale_of_kept(rate))
     return F.linear(hidden, gather, gather_bias)
+
+
+def _mask(hidden: Rows, part: slice, key: Key, rate: float) -> Rows:
+    """What stays, 1, and what is dropped, 0, of a part of the rows."""
+    rows, width = hidden.shape
+    bits = sixteen_bits(key, part.start * width, (part.start + rows) * width)
+    return kept(bits.view(rows, width), rate, hidden.dtype)
 
 
 class _InParts(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[no-untyped-def]  # noqa: PLR0913 - each tensor by itself
         ctx: Any, x: Rows, spread: Tensor, spread_bias: Tensor, gather: Tensor,
-        gather_bias: Tensor, bits: Int16[Tensor, "row hidden"] | None, rate: float, keep: bool,
+        gather_bias: Tensor, key: Key | None, rate: float, keep: bool,
     ):  # fmt: skip
-        scale = 1.0 if bits is None else scale_of_kept(rate)
+        scaled = gather if key is None else gather * scale_of_kept(rate)
         out, befores = x.new_empty(len(x), len(gather)), []
         for part in _parts(x, spread):
-            before = torch.addmm(spread_bias, x[part], spread.mT)
+            before = map_rows(x[part], spread, spread_bias)
             hidden = F.gelu(before)
-            if bits is not None:
-                hidden *= kept(bits[part], rate, x.dtype)
-            torch.addmm(gather_bias, hidden, gather.mT, alpha=scale, out=out[part])
+            if key is not None:
+                hidden *= _mask(hidden, part, key, rate)
+            out[part] = map_rows(hidden, scaled, gather_bias)
             befores += [before] if keep else []
-        ctx.save_for_backward(x, spread, spread_bias, gather, gather_bias, bits, *befores)
-        ctx.rate, ctx.scale = rate, scale
+        ctx.save_for_backward(x, spread, spread_bias, gather, gather_bias, *befores)
+        ctx.key, ctx.rate = key, rate
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Rows):  # type: ignore[no-untyped-def]
-        x, spread, spread_bias, gather, gather_bias, bits, *befores = ctx.saved_tensors
+        x, spread, spread_bias, gather, gather_bias, *befores = ctx.saved_tensors
         if torch.is_grad_enabled():  # it is to be differentiated once more
             given = (x, spread, spread_bias, gather, gather_bias)
-            out = _formula(*given, bits, ctx.rate)
+            out = _formula(*given, ctx.key, ctx.rate)
             return *gradients_of(out, given, gradient), None, None, None
-        to_x = torch.empty_like(x)
+        scale = 1.0 if ctx.key is None else scale_of_kept(ctx.rate)
+        to_x, back, back_again = torch.empty_like(x), (gather * scale).mT, spread.mT
         to_spread, to_bias = torch.zeros_like(spread), torch.zeros_like(spread_bias)
         to_gather = torch.zeros_like(gather)
         for part, before in zip(_parts(x, spread), befores, strict=True):
-            hidden, to_hidden = F.gelu(before), gradient[part] @ gather
-            if bits is not None:
-                mask = kept(bits[part], ctx.rate, x.dtype)
+            hidden, to_hidden = F.gelu(before), map_rows(gradient[part], back)
+            if ctx.key is not None:
+                mask = _mask(hidden, part, ctx.key, ctx.rate)
                 hidden *= mask
                 to_hidden *= mask
-            to_gather.addmm_(gradient[part].mT, hidden)
+            to_gather += weight_gradient(gradient[part], hidden)
             to_before = torch.ops.aten.gelu_backward(to_hidden, before)
-            torch.mm(to_before, spread, out=to_x[part])
-            to_spread.addmm_(to_before.mT, x[part])
+            to_x[part] = map_rows(to_before, back_again)
+            to_spread += weight_gradient(to_before, x[part])
             to_bias += to_before.sum(dim=0)
-        for found in (to_x, to_spread, to_bias, to_gather):
-            found *= ctx.scale
+        to_gather *= scale
         return to_x, to_spread, to_bias, to_gather, gradient.sum(dim=0), None, None, None
 
 

@@ -31,11 +31,18 @@ from turnwise.attention.linear import KERNELS
 from turnwise.checks import require, require_divisible, require_known
 from turnwise.layers.dropout import Dropout
 from turnwise.layers.perceptron import Perceptron
+from turnwise.layers.token_linear import TokenLinear
 
 Tokens = Float[Tensor, "batch token width"]
 Answers = Float[Tensor, "batch asking width"]
 Heads = Float[Tensor, "batch head token dim"]
+Linear = Callable[[int, int], nn.Module]
 VARIANTS = ("exact", "tep-2021")
+
+
+def linear_of(variant: str) -> Linear:
+    """The linear maps of a variant: the published ones are torch's own."""
+    return nn.Linear if variant == "tep-2021" else TokenLinear
 
 
 class RandomProjection(nn.Module):
@@ -217,12 +224,13 @@ class ContentAttention(nn.Module):
         heads: int,
         kernel: FavorKernel | FixedKernel | None,
         backend: str = "auto",
+        linear: Linear = TokenLinear,
     ) -> None:
         super().__init__()
         require_divisible(width, heads, "width", f"it is split over {heads} heads")
         self.heads, self.kernel, self.backend = heads, kernel, backend
-        self.to_query, self.to_key = nn.Linear(width, width), nn.Linear(width, width)
-        self.to_value, self.to_output = nn.Linear(width, width), nn.Linear(width, width)
+        self.to_query, self.to_key = linear(width, width), linear(width, width)
+        self.to_value, self.to_output = linear(width, width), linear(width, width)
 
     def forward(
         self, tokens: Tokens, context: Tensor | None = None, first_alone: bool = False

@@ -29,6 +29,7 @@ from turnwise.layers.performer_block import (
     split_heads,
     those_who_ask,
 )
+from turnwise.layers.token_linear import TokenLinear
 
 Places = Float[Tensor, "place 2"]
 FREQUENCIES = ("torus", "free")
@@ -113,8 +114,8 @@ class WaveAttention(nn.Module):
         require_divisible(width, heads, "width", f"it is split over {heads} heads")
         require_known(frequencies, FREQUENCIES, "frequencies")
         self.heads, self.kernel, self.backend, self.side = heads, kernel, backend, side
-        self.to_query, self.to_key = nn.Linear(width, width), nn.Linear(width, width)
-        self.to_value, self.to_output = nn.Linear(width, width), nn.Linear(width, width)
+        self.to_query, self.to_key = TokenLinear(width, width), TokenLinear(width, width)
+        self.to_value, self.to_output = TokenLinear(width, width), TokenLinear(width, width)
         self.lead = nn.Parameter(torch.zeros(heads, kernel.features))
         drawn = torch.randn(heads, kernel.features, 2) * _spread(heads)[:, None, None]
         waves = drawn * side / (2 * math.pi)  # periods in the picture

@@ -33,6 +33,7 @@ from turnwise.layers.performer_block import (
     ContentAttention,
     PerformerBlock,
     Redraw,
+    linear_of,
     make_kernel,
 )
 from turnwise.layers.performer_positions import (
@@ -212,7 +213,9 @@ def _content(design: Design) -> Callable[[], nn.Module]:
 
     def attention() -> nn.Module:
         kernel = None if name == "softmax" else make_kernel(name, dim, design.variant)
-        return ContentAttention(design.width, design.heads, kernel)
+        return ContentAttention(
+            design.width, design.heads, kernel, linear=linear_of(design.variant)
+        )
 
     return attention
 
