@@ -57,13 +57,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=1, help="through all cases; the least counts")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compile", action="store_true", help="the layers of growth and window")
+    parser.add_argument("--window-batch", type=int, default=4)
     parser.add_argument("--records", type=Path, default=HERE / "linear_attention.jsonl")
     parser.add_argument("--case", help=argparse.SUPPRESS)  # one case, in a process of its own
     return parser.parse_args()
 
 
 def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
-    shared = {"device": args.device, "repeats": args.repeats, "threads": args.threads}
+    shared = {"device": args.device, "repeats": args.repeats, "threads": args.threads,
+              "compile": args.compile}  # fmt: skip
     found: list[dict[str, Any]] = []
     if "growth" in args.parts:
         for attention in ("linear", "softmax"):
@@ -74,7 +77,7 @@ def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
                 for side in sizes
             ]  # fmt: skip
     if "window" in args.parts:
-        local = {"part": "window", "side": 28, "group": "C4", "batch": 4}
+        local = {"part": "window", "side": 28, "group": "C4", "batch": args.window_batch}
         found += [local | {"name": name} for name in ("linear", "local 9 x 9")]
     if "step" in args.parts:
         step = {"part": "step", "side": 32, "group": "C1", "batch": 16}
@@ -94,20 +97,27 @@ def layer_step(case: dict[str, Any], device: torch.device) -> Callable[[], None]
     layer: torch.nn.Module
     if case["name"] == "local 9 x 9":
         plan = AttentionPlan(group, Neighbourhood(9), heads=HEADS)
-        layer = GroupSelfAttention(plan, width, width, DIM).to(device)
+        layer = _maybe_compiled(GroupSelfAttention(plan, width, width, DIM).to(device), case)
         field.requires_grad_()
 
         def step() -> None:
             layer(field).sum().backward()
 
         return step
-    layer = SteeredAttention(group, width, HEADS, side, attention=case["name"], local=0).to(device)
+    steered = SteeredAttention(group, width, HEADS, side, attention=case["name"], local=0)
+    layer = _maybe_compiled(steered.to(device), case)
     tokens = field.permute(0, 2, 3, 1, 4).flatten(1, 2).contiguous().requires_grad_()
 
     def step() -> None:
         layer(tokens, side, side).sum().backward()
 
     return step
+
+
+def _maybe_compiled(layer: torch.nn.Module, case: dict[str, Any]) -> torch.nn.Module:
+    if case["compile"]:
+        layer.compile()
+    return layer
 
 
 class Deaf(torch.nn.Module):
