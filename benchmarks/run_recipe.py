@@ -5,7 +5,8 @@
 Each seed is trained, selected on validation and tested once, by the commands `turnwise train` and
 `turnwise test`; the record in benchmarks/recipes.jsonl holds every seed and their mean.  On other
 data (data.name=dermamnist_c) runs and record are kept beside those on the recipe's own.  In a
-setting {seed} stands for each of them (model.weights=runs/rotmnist_resnet/seed_{seed}).
+setting {seed} stands for each of them (model.weights=runs/rotmnist_resnet/seed_{seed}).  With --add
+the record holds the seeds of the last one, too, if these had as many epochs and weights.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Any
 from turnwise.checks import InputError
 from turnwise.evaluation import examine_run
 from turnwise.models import load
-from turnwise.reports.records import append_record
+from turnwise.reports.records import append_record, read_records
 from turnwise.training.recipe import Recipe, read_recipe
 
 HERE = Path(__file__).parent
@@ -37,6 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--parallel", action="store_true", help="all seeds at once, on one device")
     parser.add_argument("--device", default="cpu", help="that tests: cpu or cuda")
     parser.add_argument("--records", type=Path, default=HERE / "recipes.jsonl")
+    parser.add_argument("--add", action="store_true", help="to the seeds of the last record")
     return parser.parse_args()
 
 
@@ -76,6 +78,26 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
     }
 
 
+def earlier_seeds(records: Path, recipe: str, data: str) -> dict[str, dict[str, Any]]:
+    """Those of the last record of the recipe on the data, each with the commit that it ran at."""
+    found = [
+        record for record in (read_records(records) if records.is_file() else [])
+        if (record["figures"]["recipe"], record["figures"].get("data", data)) == (recipe, data)
+    ]  # fmt: skip
+    last = found[-1] if found else {"figures": {"seeds": {}}}
+    return {
+        seed: {"commit": last["commit"]} | figures
+        for seed, figures in last["figures"]["seeds"].items()
+    }
+
+
+def require_alike(seeds: dict[str, dict[str, Any]]) -> None:
+    for what in ("epochs", "weights"):
+        values = {figures[what] for figures in seeds.values()}
+        if len(values) > 1:
+            sys.exit(f"seeds of {sorted(values)} {what} are not of one recipe; leave out --add")
+
+
 def main() -> None:
     args = arguments()
     try:
@@ -95,6 +117,9 @@ def main() -> None:
         str(seed): figures_of(run, args.device)
         for seed, (run, _) in zip(args.seeds, runs, strict=True)
     }
+    if args.add:
+        seeds = earlier_seeds(args.records, args.recipe.stem, recipe.data.name) | seeds
+        require_alike(seeds)
     accuracy = [figures["test_accuracy"] for figures in seeds.values()]
     spread = stdev(accuracy) if len(accuracy) > 1 else None
     summary = {
