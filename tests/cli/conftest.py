@@ -1,6 +1,8 @@
 """The command line in this process, in an empty folder, with one tiny run for all the tests."""
 
+import os
 import shutil
+import sys
 
 import pytest
 import yaml
@@ -71,3 +73,18 @@ def trained(tmp_path_factory):
 def run(trained, empty_place):
     """A copy of the run, which a test may change."""
     return shutil.copytree(trained, empty_place / "run")
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Runs a command of whose words nobody reads any, as in `turnwise … 2>&1 | true`."""
+
+    def run(*words):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w", buffering=1) as pipe, monkeypatch.context() as patch:
+            for name in ("stdout", "stderr"):
+                patch.setattr(sys, name, pipe)
+            return main([str(word) for word in words])
+
+    return run

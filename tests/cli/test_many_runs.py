@@ -80,3 +80,9 @@ def test_nothing_to_test(refused, empty_place):
 def test_a_table_that_cannot_be_written(run, refused, empty_place):
     (empty_place / "file").touch()
     assert "cannot write file/o.csv" in refused("test", run, "--output", "file/o.csv")
+
+
+def test_the_table_is_written_though_nobody_reads_the_answer(three, unread, empty_place):
+    """Neither that nor which run is being tested."""
+    assert unread("test", "--recursive", three, "--output", "o.csv") == 141
+    assert [bool(row["reason"]) for row in table(empty_place / "o.csv")] == [False, True, False]

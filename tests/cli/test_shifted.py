@@ -66,3 +66,10 @@ def test_refusals_leave_nothing(run, refused, empty_place, words, said):
 def test_a_run_that_is_not_there(refused):
     said = refused("test-shifted", "nowhere", "--output", "s.csv")
     assert "cannot read the recipe nowhere/recipe.yaml" in said
+
+
+def test_table_and_plot_are_written_though_nobody_reads_the_answer(run, unread, empty_place):
+    words = ("--min-shift", 1, "--output", "s.csv", "--plot", "p.svg")
+    assert unread("test-shifted", run, *words) == 141
+    assert len(table(empty_place / "s.csv")) == 3
+    assert (empty_place / "p.svg").stat().st_size > 1000

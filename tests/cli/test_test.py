@@ -117,3 +117,11 @@ def test_another_set_with_other_pictures(run, refused):
     (run / "environment.json").write_text(text.replace('"train": "', '"train": "0'))
     said = refused("test", run, "--data", "digits")
     assert "the training pictures of digits are not those of digits, which " in said
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_table_is_written_though_nobody_reads_the_answer(run, unread, empty_place, times):
+    """As in `turnwise test RUN --output one.csv | head -1`."""
+    for _ in range(times):  # the second call shows what is kept
+        assert unread("test", run, "--output", "one.csv") == 141
+    assert (empty_place / "one.csv").read_text().count("\n") == 2

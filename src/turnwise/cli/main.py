@@ -31,6 +31,7 @@ from turnwise.cli import (
     verify,
 )
 from turnwise.cli.model_words import spelled_out
+from turnwise.cli.notes import tell
 
 COMMANDS = (
     train.train, test.test, certify.certify, verify.verify, predict.predict, imports.import_,
@@ -124,8 +125,7 @@ def _prepare() -> None:
 
 
 def _say(command: str, line: str, status: int) -> int:
-    with suppress(OSError):  # who would read it may be gone
-        print(f"turnwise {command}: {line}", file=sys.stderr)
+    tell(f"turnwise {command}: {line}")
     return status
 
 

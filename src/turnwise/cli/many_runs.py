@@ -1,12 +1,12 @@
 """turnwise test --recursive and --output: many runs, and the table of them."""
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.checks import InputError
+from turnwise.cli.notes import tell
 
 Result = dict[str, Any]
 
@@ -31,16 +31,17 @@ def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace],
         try:
             row = run_row(run, _result(run, args, examine))
         except (InputError, torch.OutOfMemoryError) as error:
-            print(f"turnwise test: {run}: {error}", file=sys.stderr)
+            tell(f"turnwise test: {run}: {error}")
             rows.append(failed_row(run, str(error)))
             continue
         rows.append(row)
         shares = (row.get(key) for key in ("val_accuracy", "test_accuracy"))
         said = (UNDEFINED if s is None else format_percent(s, digits=2) for s in shares)
         lines.append([str(run), row["model.name"], row["test_data"], *said])
+    if args.output:  # before anything is printed: who reads that may leave
+        write_run_table(rows, args.output)
     print(text_table(["run", "model", "data", "validation", "test"], lines))
     if args.output:
-        write_run_table(rows, args.output)
         print(f"\nwritten to {args.output}")
     return int(len(lines) < len(rows))
 
@@ -56,7 +57,7 @@ def _result(
     kept = None if args.again else read_examination(place)
     if kept is not None:
         return kept
-    print(f"testing {run}", file=sys.stderr)
+    tell(f"testing {run}")
     return examine(argparse.Namespace(**{**vars(args), "run": str(run)}))
 
 
@@ -65,4 +66,3 @@ def write_rows(results: Sequence[tuple[str, Result]], output: str) -> None:
     from turnwise.evaluation.run_table import run_row, write_run_table
 
     write_run_table([run_row(run, result) for run, result in results], output)
-    print(f"written to {output}")

@@ -48,10 +48,10 @@ def test_shifted(args: argparse.Namespace) -> int:
         require(args.axis != "both", "--plot draws one axis; add --axis horizontal or vertical.")
     rows = [row for run in args.runs for row in _examine(run, labels, args)]
     write_shift_table(rows, Path(args.output))
-    print(summary(rows))
-    print(f"\nwritten to {args.output}")
     if args.plot:
         _plot(rows, args)
+    print(f"{summary(rows)}\n\nwritten to {args.output}")  # last: who reads it may leave
+    if args.plot:
         print(f"drawn in {args.plot}")
     return 0
 

@@ -39,18 +39,19 @@ def test(args: argparse.Namespace) -> int:
         require(untouched, f"{shipped.name} is not tested anew; leave {given} out.")
         return _show_card(shipped, args.again)
     place = Path(args.run) if args.data is None else result_folder(args.run, args.data)
-    result = None if args.again else read_examination(place)
-    if result is None:
-        result = _examine(args)
-    else:
-        print("already tested; this is the kept result (--again repeats the test):")
+    kept = None if args.again else read_examination(place)
+    result = _examine(args) if kept is None else kept
     try:
-        print(summary(result))
+        said = summary(result)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{place}/test.json is damaged; remove it to test again.") from error
-    print(f"\nkept in {place / 'test.json'}")
-    if args.output:
+    if args.output:  # before anything is printed: who reads that may leave
         write_rows([(args.run, result)], args.output)
+    if kept is not None:
+        print("already tested; this is the kept result (--again repeats the test):")
+    print(f"{said}\n\nkept in {place / 'test.json'}")
+    if args.output:
+        print(f"written to {args.output}")
     return 0
 
 
