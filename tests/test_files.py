@@ -56,6 +56,26 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path):
     assert pipe.is_fifo()
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system has no /dev/fd")
+def test_a_link_to_a_pipe_without_a_name(tmp_path):
+    """As /dev/stdout in `turnwise predict … --output /dev/stdout | wc`."""
+    reader, writer = os.pipe()
+    (tmp_path / "out").symlink_to(f"/dev/fd/{writer}")
+    write_whole(tmp_path / "out", b"text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
+    with pytest.raises(BrokenPipeError):
+        write_whole(tmp_path / "out", b"text")
+    os.close(writer)
+    assert everything_in(tmp_path) == ["out"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_device_that_takes_nothing_is_one_line():
+    with pytest.raises(InputError, match=r"^cannot write /dev/full: no space left on device"):
+        write_whole(Path("/dev/full"), b"text")
+
+
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path, monkeypatch):
     fail_with(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
     path = tmp_path / "new" / "page.html"

@@ -4,8 +4,8 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +50,35 @@ def fill_whole(path: Path, fill: Callable[[Path], None], cure: str = ANOTHER_OUT
     A link is followed, and what is no file (a pipe, /dev/null) is written to, not replaced.  `cure`
     says what the user can do where that place cannot be written.
     """
-    path = path.resolve() if path.is_symlink() else path
-    if path.exists() and not path.is_file() and not path.is_dir():
-        fill(path)
-        return
-    beside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    missing = [folder for folder in path.parents if not folder.exists()]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _room_for(path, cure) as (target, beside):
         fill(beside)
-        beside.replace(path)
-    except OSError as error:
-        _remove(beside, missing)
-        raise cannot_write(path, error, cure) from error
-    except BaseException:
-        _remove(beside, missing)
+        if beside != target:
+            beside.replace(target)
+
+
+@contextmanager
+def _room_for(path: Path, cure: str) -> Iterator[tuple[Path, Path]]:
+    """What `path` means, and the file beside it to write first: the same where that is no file.
+
+    The latter is gone afterwards, with the folders that were made and are still empty.
+    """
+    target, made = path, list[Path]()
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            # asked of the link: what /dev/stdout leads to, pipe:[123], has no path
+            yield path, path
+            return
+        target = path.resolve() if path.is_symlink() else path
+        beside = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+        made = [beside, *(folder for folder in target.parents if not folder.exists())]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield target, beside
+    except BrokenPipeError:  # nobody reads: no fault of the place
         raise
+    except OSError as error:
+        raise cannot_write(target, error, cure) from error
+    finally:
+        _remove(made)
 
 
 def cannot_write(path: Path, error: OSError, cure: str = ANOTHER_OUTPUT) -> InputError:
@@ -74,9 +87,8 @@ def cannot_write(path: Path, error: OSError, cure: str = ANOTHER_OUTPUT) -> Inpu
     return InputError(f"cannot write {path}: {reason}; {cure}.")
 
 
-def _remove(file: Path, folders: list[Path]) -> None:
-    """Nothing is left behind, except folders that others have used meanwhile."""
+def _remove(made: list[Path]) -> None:
+    """Take away a file and the folders around it, innermost first, unless they are in use."""
     with suppress(OSError):
-        file.unlink(missing_ok=True)
-        for folder in folders:  # innermost first
-            folder.rmdir()
+        for path in made:
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
