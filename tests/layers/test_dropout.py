@@ -1,11 +1,13 @@
 """Dropout by hashed bits has the distribution of torch's, and follows its seed."""
 
+import itertools
 import math
 
 import pytest
 import torch
 
 from turnwise.checks import InputError
+from turnwise.layers import dropout
 from turnwise.layers.dropout import (
     Dropout,
     draw_key,
@@ -16,19 +18,45 @@ from turnwise.layers.dropout import (
 )
 
 
-def test_bits_are_uniform_and_independent():
-    """Of neighbours, of numbers further apart, and of two keys: within five standard errors."""
-    count, keys = 1 << 18, [draw_key(), draw_key()]
-    drawn = [sixteen_bits(key, 0, count).double() for key in keys]
-    for numbers in drawn:
+def test_bits_are_uniform():
+    count = 1 << 18
+    for _ in range(5):
+        numbers = sixteen_bits(draw_key(), 0, count).double()
         assert numbers.min() < -32_700 and numbers.max() > 32_700
         share = torch.histc(numbers, 256) / count
         assert (share - 1 / 256).abs().max() < 5 / math.sqrt(256 * count)
-    steps = (1, 2, 3, 4, 7, 512, 1024, 32_768)
-    pairs = [(drawn[0][:-step], drawn[0][step:]) for step in steps]
-    for one, other in [*pairs, tuple(drawn)]:
-        together = torch.corrcoef(torch.stack([one, other]))[0, 1]
-        assert abs(together) < 5 / math.sqrt(len(one))
+
+
+def likeness(one, other):
+    """Of two masks, by every shift between them, in standard errors; the largest."""
+    spectra = [torch.fft.rfft((x - x.mean()) / x.std()) for x in (one, other)]
+    shifts = torch.fft.irfft(spectra[0] * spectra[1].conj()) / math.sqrt(len(one))
+    return shifts[1:].abs().max().item()  # unshifted, a mask is itself
+
+
+def test_masks_are_independent_of_themselves_and_of_each_other():
+    """At every distance, for many keys; chance alone reaches about 5 in 20 x 65,536 of them."""
+    torch.manual_seed(0)
+    masks = [kept(sixteen_bits(draw_key(), 0, 1 << 16), 0.1, torch.float64) for _ in range(20)]
+    assert max(likeness(mask, mask) for mask in masks) < 7
+    assert max(likeness(*pair) for pair in itertools.pairwise(masks)) < 7
+
+
+def test_control_a_weaker_hash_is_found_out(monkeypatch):
+    def weaker(bits):
+        bits = ((bits >> 16) & 0xFFFF).bitwise_xor(bits).mul(0x7FEB352D)
+        return ((bits >> 15) & 0x1FFFF).bitwise_xor(bits)
+
+    monkeypatch.setattr(dropout, "mixed_bits", weaker)
+    torch.manual_seed(0)
+    masks = [kept(sixteen_bits(draw_key(), 0, 1 << 16), 0.1, torch.float64) for _ in range(20)]
+    assert max(likeness(mask, mask) for mask in masks) > 20
+
+
+def test_the_default_device_of_torch_is_another():
+    with torch.device("meta"):
+        dropped = Dropout(0.5).train()(torch.ones(100, device="cpu"))
+    assert dropped.device.type == "cpu" and 0 < dropped.count_nonzero() < 100
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 1), (0, 50), (7, 8), (8, 21), (33, 50)])

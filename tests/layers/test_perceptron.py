@@ -1,5 +1,7 @@
 """Law, witness, control, definition; in parts it is what it is at once, forward and backward."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -102,6 +104,60 @@ def test_gradients_can_be_differentiated_again(rate):
     weights = [torch.randn(10, 6).double(), torch.randn(6, 10).double()]
     given = (rows(2), *(weight.requires_grad_() for weight in weights))
     assert torch.autograd.gradgradcheck(answer, given)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_many_parts_in_sixteen_bits_round_once(monkeypatch, dtype):
+    """What is summed over the parts is not rounded between them."""
+    layer, x = layer_for().to(dtype), rows(4096).to(dtype).detach()
+    errors = []
+    for at_once in (1 << 20, 320):  # one part, 128 of them
+        monkeypatch.setattr(perceptron, "AT_ONCE", at_once)
+        found = torch.autograd.grad(layer(x).sum(), list(layer.parameters())[:3])
+        truth = copy.deepcopy(layer).double()
+        right = torch.autograd.grad(truth(x.double()).sum(), list(truth.parameters())[:3])
+        pairs = zip(found, right, strict=True)
+        errors.append(max(((a - b).norm() / b.norm()).item() for a, b in pairs))
+    assert errors[1] < 2 * errors[0] < 2e-2
+
+
+@pytest.mark.parametrize("frozen", [(), ("x",), ("spread",), ("gather",), ("spread", "gather")])
+def test_what_is_frozen_costs_nothing(monkeypatch, frozen):
+    asked = []
+    for name in ("map_rows", "weight_gradient"):
+        ours = getattr(perceptron, name)
+        monkeypatch.setattr(
+            perceptron, name, lambda *x, ours=ours, name=name: asked.append(name) or ours(*x)
+        )
+    layer, x = layer_for(), rows(5).detach().requires_grad_("x" not in frozen)
+    for name in ("spread", "gather"):
+        getattr(layer, name).requires_grad_(name not in frozen)
+    out = layer(x)
+    asked.clear()
+    if out.requires_grad:
+        out.sum().backward()
+    wanted = [part for part in ("spread", "gather") if part not in frozen]
+    assert asked.count("weight_gradient") == len(wanted)
+    assert asked.count("map_rows") == ("spread" in wanted or "x" not in frozen) + (
+        "x" not in frozen
+    )
+    plain = layer_for(backend="plain")
+    y = rows(5).detach().requires_grad_()
+    plain(y).sum().backward()
+    if "x" not in frozen:
+        torch.testing.assert_close(x.grad, y.grad)
+    for name in wanted:
+        for one, other in zip(
+            getattr(layer, name).parameters(), getattr(plain, name).parameters(), strict=True
+        ):
+            torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_a_map_without_a_bias_is_called(parts):
+    layer, x = layer_for(), rows(3)
+    layer.spread.bias = None
+    layer(x).sum().backward()
+    assert x.grad is not None and not parts
 
 
 @pytest.mark.parametrize("part", ["spread", "gather", "dropout"])

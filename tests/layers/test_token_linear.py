@@ -131,5 +131,16 @@ def test_where_it_does_not_pay_it_is_a_product(convolutions, monkeypatch):
     map_rows(many, layer.weight)
     assert not convolutions
     monkeypatch.undo()
+    assert may_convolve(many)
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    assert not may_convolve(many)
+    monkeypatch.undo()
     torch.set_num_threads(1)
     assert not may_convolve(many)
+
+
+def test_one_very_long_token(convolutions):
+    layer, plain = pair(40_000, 3)
+    x = tokens(40_000)
+    torch.testing.assert_close(layer(x), plain(x), rtol=1e-3, atol=1e-4)
+    assert convolutions and layer(x).shape == (3,)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from turnwise.checks import InputError
 from turnwise.models import create_model, model_options
@@ -302,6 +303,25 @@ def test_single_precision_takes_its_fast_ways_to_the_same_answers(name, monkeypa
     torch.set_num_threads(before)
     for fine, coarse in zip(*found, strict=True):
         assert (fine - coarse).abs().max() < 1e-4 * max(fine.abs().max(), 1e-2)
+
+
+@EVERY_FAMILY
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("training", [False, True])
+def test_differentiated_in_every_way_torch_has(name, training):
+    """One by one, as a batch of backward passes, forwards, and by torch.func."""
+    still = {"attention_dropout": 0.0, "ff_dropout": 0.0}
+    model, images = model_for(name, depth=1, **still).train(training), pictures(1)
+    one_by_one = torch.autograd.functional.jacobian(model, images)
+    assert one_by_one.abs().max() > 1e-4
+    together = torch.autograd.functional.jacobian(model, images, vectorize=True)
+    torch.testing.assert_close(together, one_by_one)
+    direction = torch.randn_like(images)
+    expected = (one_by_one * direction).sum(dim=(2, 3, 4, 5))
+    with forward_ad.dual_level():
+        moved = model(forward_ad.make_dual(images, direction))
+        torch.testing.assert_close(forward_ad.unpack_dual(moved).tangent, expected)
+    torch.testing.assert_close(torch.func.jvp(model, (images,), (direction,))[1], expected)
 
 
 @EVERY_FAMILY

@@ -13,6 +13,7 @@ Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; b fro
 Symbols:  see `attention.favor`.  ε is added to the sums, which are small, not to the features.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from turnwise.attention.favor import (
     attend_by_features,
     favor_features,
 )
-from turnwise.attention.lean import gradients_of, may_be_lean
+from turnwise.attention.lean import gradients_of, may_be_lean, must_be_plain
 from turnwise.checks import require_known
 
 SourceHeads = Float[Tensor, "batch head source dim"]
@@ -107,9 +108,9 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Values):  # type: ignore[no-untyped-def]
         query, key, value, projection, mixed, total, state, *features = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it is to be differentiated once more
-            out = _formula(query, key, value, projection)
-            return *gradients_of(out, (query, key, value), gradient), None, None
+        if must_be_plain(gradient):
+            formula = partial(_formula, projection=projection)
+            return *gradients_of(formula, (query, key, value), gradient), None, None
         rows = _rows(projection)
         to_query, to_key, to_value = (_room(x, x.shape[-2]) for x in (query, key, value))
         shrink = -(query.shape[-1] ** -0.5)  # the gradient of −|z|²/2 is this times the key

@@ -77,6 +77,10 @@ class _Cut(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
         return _Laid.apply(gradient, ctx.rows, ctx.cols, ctx.stride), None, None
 
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *fixed: None):  # type: ignore[no-untyped-def]
+        return _Cut.apply(tangent, ctx.side, ctx.stride)
+
 
 class _Laid(torch.autograd.Function):
     """Every tile where it was cut, and their sum where they lie upon each other."""
@@ -94,9 +98,13 @@ class _Laid(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int, int, int], output: Tensor) -> None:
-        tiles, _, _, ctx.stride = inputs
+        tiles, ctx.rows, ctx.cols, ctx.stride = inputs
         ctx.side = tiles.shape[3]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor):  # type: ignore[no-untyped-def]
         return _Cut.apply(gradient, ctx.side, ctx.stride), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *fixed: None):  # type: ignore[no-untyped-def]
+        return _Laid.apply(tangent, ctx.rows, ctx.cols, ctx.stride)

@@ -30,8 +30,8 @@ def draw_key() -> Key:
 
 def sixteen_bits(key: Key, first: int, last: int) -> Int16[Tensor, " number"]:
     """For the numbers from `first` to before `last`: −32768 to 32767, each as likely."""
-    start, stride = key
-    pairs = torch.arange(first // 2, (last + 1) // 2, dtype=torch.int32)  # two have 32 bits
+    start, stride = key  # a pair has 32 bits
+    pairs = torch.arange(first // 2, (last + 1) // 2, dtype=torch.int32, device="cpu")
     return mixed_bits(pairs.mul_(stride).add_(start)).view(torch.int16)[first % 2 :][: last - first]
 
 
@@ -42,7 +42,7 @@ def dropped_levels(rate: float) -> int:
 
 def kept(bits: Int16[Tensor, "*shape"], rate: float, dtype: torch.dtype) -> Float[Tensor, "*shape"]:
     """1 for what stays, 0 for what is dropped."""
-    ones = torch.empty(bits.shape, dtype=dtype)
+    ones = torch.empty(bits.shape, dtype=dtype, device=bits.device)
     return torch.ge(bits, dropped_levels(rate) - LEVELS // 2, out=ones)
 
 

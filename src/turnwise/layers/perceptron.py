@@ -8,6 +8,7 @@ is kept for the backward pass; what else was in the cache is made again.
 Paper:    Vaswani et al. 2017, "Attention Is All You Need".
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.attention.lean import gradients_of, may_be_lean
+from turnwise.attention.lean import gradients_of, may_be_lean, must_be_plain
 from turnwise.checks import require_known
 from turnwise.layers.dropout import Dropout, Key, draw_key, kept, scale_of_kept, sixteen_bits
 from turnwise.layers.hooks import has_hooks
@@ -51,7 +52,8 @@ class Perceptron(nn.Module):
 
     def _may_take_parts(self, x: Tensor) -> bool:
         """On a CPU, if the layers are as they were made, and nobody listens to them."""
-        as_made = type(self.spread) is type(self.gather) is nn.Linear
+        maps = (self.spread, self.gather)
+        as_made = all(type(part) is nn.Linear and part.bias is not None for part in maps)
         return (
             may_be_lean(x)
             and not torch.is_autocast_enabled("cpu")
@@ -101,27 +103,44 @@ class _InParts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Rows):  # type: ignore[no-untyped-def]
         x, spread, spread_bias, gather, gather_bias, *befores = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it is to be differentiated once more
+        if must_be_plain(gradient):
             given = (x, spread, spread_bias, gather, gather_bias)
-            out = _formula(*given, ctx.key, ctx.rate)
-            return *gradients_of(out, given, gradient), None, None, None
+            formula = partial(_formula, key=ctx.key, rate=ctx.rate)
+            return *gradients_of(formula, given, gradient), None, None, None
         scale = 1.0 if ctx.key is None else scale_of_kept(ctx.rate)
-        to_x, back, back_again = torch.empty_like(x), (gather * scale).mT, spread.mT
-        to_spread, to_bias = torch.zeros_like(spread), torch.zeros_like(spread_bias)
-        to_gather = torch.zeros_like(gather)
+        wanted = ctx.needs_input_grad[:5]
+        to_x = torch.empty_like(x) if wanted[0] else None
+        to_spread, to_bias, to_gather = (
+            _sum_like(weight) if wanted[n] else None
+            for n, weight in enumerate((spread, spread_bias, gather), start=1)
+        )
+        back, back_again = (gather * scale).mT, spread.mT
         for part, before in zip(_parts(x, spread), befores, strict=True):
-            hidden, to_hidden = F.gelu(before), map_rows(gradient[part], back)
-            if ctx.key is not None:
-                mask = _mask(hidden, part, ctx.key, ctx.rate)
-                hidden *= mask
-                to_hidden *= mask
-            to_gather += weight_gradient(gradient[part], hidden)
+            mask = 1.0 if ctx.key is None else _mask(before, part, ctx.key, ctx.rate)
+            if to_gather is not None:
+                to_gather += weight_gradient(gradient[part], F.gelu(before).mul_(mask))
+            if not any(wanted[:3]):
+                continue
+            to_hidden = map_rows(gradient[part], back).mul_(mask)
             to_before = torch.ops.aten.gelu_backward(to_hidden, before)
-            to_x[part] = map_rows(to_before, back_again)
-            to_spread += weight_gradient(to_before, x[part])
-            to_bias += to_before.sum(dim=0)
-        to_gather *= scale
-        return to_x, to_spread, to_bias, to_gather, gradient.sum(dim=0), None, None, None
+            if to_x is not None:
+                to_x[part] = map_rows(to_before, back_again)
+            if to_spread is not None:
+                to_spread += weight_gradient(to_before, x[part])
+            if to_bias is not None:
+                to_bias += to_before.sum(dim=0)
+        last = gradient.sum(dim=0) if wanted[4] else None
+        sums = [_rounded(to_spread, x), _rounded(to_bias, x), _rounded(to_gather, x, scale)]
+        return to_x, *sums, last, None, None, None
+
+
+def _sum_like(weight: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Where the gradients of all parts are summed, in single precision at least."""
+    return torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
+
+
+def _rounded(found: Tensor | None, x: Rows, scale: float = 1.0) -> Tensor | None:
+    return None if found is None else (found * scale).to(x.dtype)
 
 
 def _parts(x: Rows, spread: Tensor) -> list[slice]:

@@ -27,6 +27,7 @@ from turnwise.attention.favor import (
     orthogonal_projection,
 )
 from turnwise.attention.favor_streaming import attend_by_favor
+from turnwise.attention.lean import is_transformed
 from turnwise.attention.linear import KERNELS
 from turnwise.checks import require, require_divisible, require_known
 from turnwise.layers.dropout import Dropout
@@ -164,8 +165,11 @@ class Redraw(nn.Module):
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _redraw_before(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Goes by the flag, which trainers set without a word to the model."""
-    if model.training:
+    """Goes by the flag, which trainers set without a word to the model.
+
+    torch.func and forward differentiation, which let nothing be counted, see the same rows always.
+    """
+    if model.training and not is_transformed():
         model.redraw(model)  # type: ignore[operator]
 
 
@@ -180,8 +184,7 @@ def made_again(layer: nn.Module, mix: Callable[..., Heads], *inputs: Float[Tenso
     For what is cheap to make and large to keep, such as features.  Nothing in it may be random:
     redraws come between steps.
     """
-    inside = torch._C._are_functorch_transforms_active()  # torch.func cannot make it again
-    if not layer.training or not torch.is_grad_enabled() or inside:
+    if not layer.training or not torch.is_grad_enabled() or is_transformed():  # which cannot
         return mix(*inputs)
     if torch.compiler.is_compiling():
         return checkpoint(mix, *inputs, use_reentrant=False, preserve_rng_state=False)

@@ -16,17 +16,21 @@ from torch.nn.grad import conv2d_weight
 from turnwise.attention.lean import may_be_lean
 
 Rows = Float[Tensor, "row width"]
-FEWEST = 1 << 15  # numbers; torch gives smaller pictures to MKL all the same
+FEWEST = 1 << 15  # numbers: of pictures much smaller torch thinks that they do not pay
 
 
 def may_convolve(x: Float[Tensor, "*many width"]) -> bool:
-    """Whether torch would ask oneDNN, and there are tokens enough to ask it for."""
+    """Whether torch would ask oneDNN, and there are tokens enough to ask it for.
+
+    With one thread it would not, nor where the user has switched oneDNN off.
+    """
     return (
         may_be_lean(x)
         and x.dtype == torch.float32
         and x.numel() >= FEWEST
         and torch.get_num_threads() > 1
         and torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.enabled)
         and not torch.is_autocast_enabled("cpu")
     )
 
@@ -69,7 +73,8 @@ class TokenLinear(nn.Module):
     def forward(self, x: Float[Tensor, "*many width"]) -> Float[Tensor, "*many out_width"]:
         if not may_convolve(x):
             return F.linear(x, self.weight, self.bias)
-        return map_rows(x.flatten(0, -2), self.weight, self.bias).unflatten(0, x.shape[:-1])
+        mapped = map_rows(x.reshape(-1, x.shape[-1]), self.weight, self.bias)
+        return mapped.view(*x.shape[:-1], -1)
 
     def extra_repr(self) -> str:
         out_width, width = self.weight.shape
