@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.checks import InputError
-from turnwise.files import fill_whole, write_json, write_whole
+from turnwise.files import fill_whole, require_writable, write_json, write_whole
 
 
 def everything_in(folder):
@@ -136,6 +136,24 @@ def test_the_filler_s_file_keeps_the_suffix(tmp_path):
     fill_whole(tmp_path / "x.npz", fill)
     assert seen == [".npz"]
     assert everything_in(tmp_path) == ["x.npz"]
+
+
+@pytest.mark.parametrize("path", ["file/x.csv", "folder", "file/deep/x.csv", "/proc/x.csv"])
+def test_a_place_that_cannot_be_written_is_known_before(tmp_path, path):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match=r"cannot write .*; move\."):
+        require_writable(tmp_path / path, "move")
+    assert everything_in(tmp_path) == ["file", "folder"]
+
+
+def test_of_the_attempt_to_write_nothing_is_left(tmp_path):
+    (tmp_path / "old").write_bytes(b"old")
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("old", "pipe", "new/deep/x.csv", "x.csv"):
+        require_writable(tmp_path / path)
+    assert everything_in(tmp_path) == ["old", "pipe"]
+    assert (tmp_path / "old").read_bytes() == b"old"
 
 
 def test_json_holds_no_token_that_other_readers_refuse(tmp_path):

@@ -1,5 +1,6 @@
 """Writing results so that a reader never meets half a file."""
 
+import errno
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from turnwise.checks import InputError
 ANOTHER_OUTPUT = "choose another place with --output"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, cure: str = ANOTHER_OUTPUT) -> None:
     """Write all of `content` or nothing; folders are made as needed, and unmade on failure."""
 
     def write(beside: Path) -> None:
@@ -24,7 +25,7 @@ def write_whole(path: Path, content: bytes) -> None:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 os.fsync(file.fileno())  # a full disk may say so only now
 
-    fill_whole(path, write)
+    fill_whole(path, write, cure)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -54,6 +55,15 @@ def fill_whole(path: Path, fill: Callable[[Path], None], cure: str = ANOTHER_OUT
         fill(beside)
         if beside != target:
             beside.replace(target)
+
+
+def require_writable(path: Path, cure: str = ANOTHER_OUTPUT) -> None:
+    """Raise where `fill_whole` could not write, before the work; of the attempt nothing is left."""
+    with _room_for(path, cure) as (target, beside):
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if beside != target:
+            beside.touch()
 
 
 @contextmanager

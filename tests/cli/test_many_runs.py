@@ -79,7 +79,10 @@ def test_nothing_to_test(refused, empty_place):
 
 def test_a_table_that_cannot_be_written(run, refused, empty_place):
     (empty_place / "file").touch()
-    assert "cannot write file/o.csv" in refused("test", run, "--output", "file/o.csv")
+    for recursive in ([], ["--recursive"]):
+        words = ("test", *recursive, run, "--output", "file/o.csv")
+        assert "cannot write file/o.csv" in refused(*words)
+    assert not (run / "test.json").exists(), "it was refused before the work"
 
 
 def test_the_table_is_written_though_nobody_reads_the_answer(three, unread, empty_place):

@@ -63,6 +63,38 @@ def test_refusals_leave_nothing(run, refused, empty_place, words, said):
     assert not (empty_place / "s.csv").exists()
 
 
+def link(run):
+    (run.parent / "link").symlink_to(run)
+    return "link"
+
+
+@pytest.mark.parametrize(
+    ("second", "words", "said"),
+    [
+        ("nowhere", [], "cannot read the recipe nowhere/recipe.yaml"),
+        (None, ["--output", "file/s.csv"], "cannot write file/s.csv: file exists; choose "
+         "another place with --output"),
+        (None, ["--plot", "file/p.png"], "cannot write file/p.png: file exists; choose "
+         "another place with --plot"),
+        (None, ["--output", "d.png", "--plot", "./d.png"], "--plot ./d.png would replace the "
+         "table of --output; give the two different names"),
+        (None, ["--axis", "both"], "no picture can be moved by 8 pixels (vertical)"),
+        (".//run", [], ".//run is run, which is given twice, and would count twice"),
+        ("run", [], "run is given twice, and would count twice; leave one out"),
+        (link, [], "link is run, which is given twice"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_before_the_work(
+    run, refused, empty_place, monkeypatch, second, words, said
+):
+    monkeypatch.setattr("turnwise.evaluation.shifts.predict_shifted", None)  # a call would fail
+    (empty_place / "file").touch()
+    other = [] if second is None else [second(run) if callable(second) else second]
+    assert said in refused("test-shifted", "run", *other, "--output", "new/s.csv", *words)
+    assert not (empty_place / "new").exists()
+    assert not (empty_place / "d.png").exists()
+
+
 def test_a_run_that_is_not_there(refused):
     said = refused("test-shifted", "nowhere", "--output", "s.csv")
     assert "cannot read the recipe nowhere/recipe.yaml" in said

@@ -10,6 +10,7 @@ from torch import nn
 from turnwise.checks import InputError
 from turnwise.data import Pictures, load_dataset
 from turnwise.evaluation.shifts import (
+    AXES,
     ShiftTest,
     blank_margins,
     examine_shifts,
@@ -131,6 +132,13 @@ def test_a_model_that_looks_at_places_changes_and_one_that_does_not_does_not():
     assert {row.agreement for row in placed if row.axis == "vertical"} == {1.0}
     assert {row.agreement for row in free} == {1.0}
     assert max(row.logit_change for row in free) < 1e-12 < max(row.logit_change for row in placed)
+
+
+def test_an_axis_along_which_nothing_can_move_is_refused_before_the_work(monkeypatch):
+    pictures = Pictures(dots([(0, 4)]), torch.tensor([1]))  # at the upper border
+    monkeypatch.setattr("turnwise.evaluation.shifts.predict_shifted", None)  # a call would fail
+    with pytest.raises(InputError, match=r"moved by 2 pixels \(vertical\)"):
+        examine_shifts(WhereIsIt(), pictures, ShiftTest(min_shift=2, axes=tuple(AXES)))
 
 
 def test_rows_for_each_class():

@@ -21,9 +21,12 @@ def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace],
     from turnwise.cli.devices import chosen_device
     from turnwise.evaluation.elsewhere import result_folder
     from turnwise.evaluation.run_table import failed_row, run_row, runs_below, write_run_table
+    from turnwise.files import require_writable
     from turnwise.reports.tables import UNDEFINED, format_percent, text_table
 
     chosen_device(args.device)  # what is wrong for all runs is no fault of any
+    if args.output:
+        require_writable(Path(args.output))
     if args.data is not None:
         result_folder(args.run, args.data)
     rows, lines = [], []

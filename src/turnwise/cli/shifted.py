@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from turnwise.checks import InputError, require
 
 if TYPE_CHECKING:
-    from turnwise.evaluation.shifts import ShiftFigures
+    from torch import nn
+
+    from turnwise.data import Pictures
+    from turnwise.evaluation.shifts import ShiftFigures, ShiftTest
+
+ANOTHER_PLOT = "choose another place with --plot"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,15 +43,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def test_shifted(args: argparse.Namespace) -> int:
     """Move the objects of test pictures over their blank margins and watch accuracy and answers.
     As published: class 1, along the rows, pictures with more than --min-shift blank columns."""
-    from turnwise.evaluation.shifts import write_shift_table
+    from turnwise.cli.devices import chosen_device
+    from turnwise.evaluation.shifts import examine_shifts, write_shift_table
 
-    labels = _labels(args.labels)
-    require(args.batch_size >= 1, f"--batch-size {args.batch_size} must be at least 1.")
-    if args.plot:
-        suffix = Path(args.plot).suffix.lower()
-        require(suffix in (".png", ".svg"), f"--plot {args.plot} must end in .png or .svg.")
-        require(args.axis != "both", "--plot draws one axis; add --axis horizontal or vertical.")
-    rows = [row for run in args.runs for row in _examine(run, labels, args)]
+    how, device = _plan(args), chosen_device(args.device)
+    _require_places(args)
+    rows: list[ShiftFigures] = []
+    for run, model, pictures in _subjects(args, how):  # all read: nothing is refused later
+        rows += examine_shifts(
+            model.to(device), pictures, how,
+            run_dir=run, batch_size=args.batch_size, progress=sys.stderr.isatty(),
+        )  # fmt: skip
+        model.cpu()
     write_shift_table(rows, Path(args.output))
     if args.plot:
         _plot(rows, args)
@@ -59,6 +67,17 @@ def test_shifted(args: argparse.Namespace) -> int:
 test_shifted.__name__ = "test-shifted"
 
 
+def _plan(args: argparse.Namespace) -> "ShiftTest":
+    """What is moved and how far, as far as the words alone can tell."""
+    from turnwise.evaluation.shifts import AXES, ShiftTest
+
+    require(args.batch_size >= 1, f"--batch-size {args.batch_size} must be at least 1.")
+    return ShiftTest(
+        labels=_labels(args.labels), min_shift=args.min_shift, circular=args.circular,
+        by_class=args.by_class, axes=tuple(AXES) if args.axis == "both" else (args.axis,),
+    )  # fmt: skip
+
+
 def _labels(words: list[str]) -> tuple[int, ...] | None:
     if words == ["all"]:
         return None
@@ -67,30 +86,60 @@ def _labels(words: list[str]) -> tuple[int, ...] | None:
     return tuple(sorted({int(word) for word in words}))
 
 
-def _examine(
+def _require_places(args: argparse.Namespace) -> None:
+    """Raise where table or plot could not be written, or the one would replace the other."""
+    from turnwise.files import require_writable
+
+    require_writable(Path(args.output))
+    if args.plot is None:
+        return
+    suffix = Path(args.plot).suffix.lower()
+    require(suffix in (".png", ".svg"), f"--plot {args.plot} must end in .png or .svg.")
+    require(args.axis != "both", "--plot draws one axis; add --axis horizontal or vertical.")
+    require(
+        Path(args.plot).resolve() != Path(args.output).resolve(),
+        f"--plot {args.plot} would replace the table of --output; give the two different names.",
+    )
+    require_writable(Path(args.plot), ANOTHER_PLOT)
+
+
+def _subjects(
+    args: argparse.Namespace, how: "ShiftTest"
+) -> "list[tuple[str, nn.Module, Pictures]]":
+    """Every run, its model and its pictures, of which some can be moved along every axis."""
+    from turnwise.evaluation.shifts import movable_along
+
+    places = [Path(run).resolve() for run in args.runs]
+    for number, run in enumerate(args.runs):
+        first = args.runs[places.index(places[number])]
+        said = run if run == first else f"{run} is {first}, which"
+        require(
+            places.index(places[number]) == number,
+            f"{said} is given twice, and would count twice; leave one out.",
+        )
+    subjects = []
+    for run in args.runs:
+        model, pictures = _model_and_pictures(run, how.labels, args)
+        movable_along(pictures, how)
+        subjects.append((run, model, pictures))
+    return subjects
+
+
+def _model_and_pictures(
     run: str, labels: tuple[int, ...] | None, args: argparse.Namespace
-) -> "list[ShiftFigures]":
-    from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation.shifts import AXES, ShiftTest, examine_shifts
+) -> "tuple[nn.Module, Pictures]":
     from turnwise.models import load
     from turnwise.training.recipe import read_recipe
     from turnwise.training.run import load_run_data
 
     recipe = read_recipe(Path(run) / "recipe.yaml")
-    model = load(run).to(chosen_device(args.device))
+    model = load(run)
     dataset = load_run_data(Path(run), recipe, args.data_dir)
     wrong = [label for label in labels or () if label >= len(dataset.classes)]
     if wrong:
         most = len(dataset.classes) - 1
         raise InputError(f"--labels {wrong[0]}: {dataset.name} has the classes 0 to {most}.")
-    how = ShiftTest(
-        labels=labels, min_shift=args.min_shift, circular=args.circular, by_class=args.by_class,
-        axes=tuple(AXES) if args.axis == "both" else (args.axis,),
-    )  # fmt: skip
-    return examine_shifts(
-        model, dataset.test if args.split == "test" else dataset.val, how,
-        run_dir=str(run), batch_size=args.batch_size, progress=sys.stderr.isatty(),
-    )  # fmt: skip
+    return model, dataset.test if args.split == "test" else dataset.val
 
 
 def summary(rows: "list[ShiftFigures]") -> str:
@@ -124,4 +173,4 @@ def _plot(rows: "list[ShiftFigures]", args: argparse.Namespace) -> None:
         shifts, values = curves.setdefault(name, ([], []))
         shifts.append(float(row.shift))
         values.append(row.accuracy_mean)
-    figure_file(accuracy_against_shift(curves, args.axis), Path(args.plot))
+    figure_file(accuracy_against_shift(curves, args.axis), Path(args.plot), ANOTHER_PLOT)

@@ -28,6 +28,7 @@ def test(args: argparse.Namespace) -> int:
     The split is touched once: a second call shows the kept result, unless --again is given."""
     from turnwise.evaluation import read_examination
     from turnwise.evaluation.elsewhere import result_folder
+    from turnwise.files import require_writable
     from turnwise.models.shipped import shipped_folder
 
     if args.recursive:
@@ -39,6 +40,8 @@ def test(args: argparse.Namespace) -> int:
         require(untouched, f"{shipped.name} is not tested anew; leave {given} out.")
         return _show_card(shipped, args.again)
     place = Path(args.run) if args.data is None else result_folder(args.run, args.data)
+    if args.output:
+        require_writable(Path(args.output))
     kept = None if args.again else read_examination(place)
     result = _examine(args) if kept is None else kept
     try:

@@ -110,6 +110,14 @@ def movable(
     return pictures.take(chosen.nonzero()[:, 0])
 
 
+def movable_along(pictures: Pictures, how: ShiftTest) -> dict[str, Pictures]:
+    """The pictures that are moved along each axis; raises where there are none along one."""
+    return {
+        axis: movable(pictures, how.labels, how.min_shift, axis, circular=how.circular)
+        for axis in how.axes
+    }
+
+
 @torch.no_grad()
 @all_bits()
 def predict_shifted(
@@ -183,8 +191,7 @@ def examine_shifts(
     how = how or ShiftTest()
     shifts = range(-how.min_shift, how.min_shift + 1)
     rows = []
-    for axis in how.axes:
-        chosen = movable(pictures, how.labels, how.min_shift, axis, circular=how.circular)
+    for axis, chosen in movable_along(pictures, how).items():
         logits = predict_shifted(
             model, chosen, shifts, axis, batch_size=batch_size, progress=progress
         )

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from turnwise.checks import require
-from turnwise.files import write_whole
+from turnwise.files import ANOTHER_OUTPUT, write_whole
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -95,24 +95,24 @@ def figure_svg(figure: Figure) -> str:
     return text[text.index("<svg") :]  # without the XML prologue, which names an outside DTD
 
 
-def figure_png(figure: Figure, path: Path) -> None:
-    """The figure as a picture of 192 pixels to the inch."""
+def figure_png(figure: Figure, path: Path, cure: str = ANOTHER_OUTPUT) -> None:
+    """The figure as a picture of 192 pixels to the inch; `cure` as in `files.fill_whole`."""
     drawn = io.BytesIO()
     with matplotlib.rc_context(LOOK):
         figure.savefig(drawn, format="png", dpi=192, metadata={"Software": None})
-    write_whole(path, drawn.getvalue())
+    write_whole(path, drawn.getvalue(), cure)
 
 
-def figure_file(figure: Figure, path: Path) -> None:
+def figure_file(figure: Figure, path: Path, cure: str = ANOTHER_OUTPUT) -> None:
     """The figure as the file that its name says, .png or .svg."""
     require(
         path.suffix.lower() in (".png", ".svg"),
         f"a picture is written as .png or .svg, got {path.name!r}.",
     )
     if path.suffix.lower() == ".png":
-        figure_png(figure, path)
+        figure_png(figure, path, cure)
     else:
-        write_whole(path, figure_svg(figure).encode())
+        write_whole(path, figure_svg(figure).encode(), cure)
 
 
 def draw_curves(axes: Axes, curves: Curves, most_markers: int) -> None:
