@@ -100,6 +100,21 @@ def test_settings_stand_before_and_after_flags(words):
     assert args.settings == ["seed=1", "trainer.max_epochs=2"]
 
 
+@pytest.mark.parametrize("said", ["--min_shift", "--min-shift", "--min_shift="])
+def test_names_of_flags_may_have_underscores(said):
+    """As those of the published program have; what stands behind = is left alone."""
+    shift = ["--min_shift=3"] if said.endswith("=") else [said, "3"]
+    args = parse(["test-shifted", "a_b", *shift, "--output=c_d.csv", "--data_dir", "e_f"])
+    assert (args.runs, args.min_shift) == (["a_b"], 3)
+    assert (args.output, args.data_dir) == ("c_d.csv", "e_f")
+
+
+def test_what_is_not_known_is_said_as_it_was_written(capsys):
+    with pytest.raises(SystemExit):
+        parse(["test", "run", "--data_dri", "x"])
+    assert "unrecognized arguments: --data_dri x" in capsys.readouterr().err
+
+
 def test_the_parser_can_be_made_twice():
     assert parser().format_help() == parser().format_help()
 

@@ -97,6 +97,12 @@ def test_the_published_command_line():
     assert how.schedule == "noam"
 
 
+@pytest.mark.parametrize("said", ["--no_projection", "no_projection=true", "no-projection=True"])
+def test_the_published_switch(said):
+    assert recipe("performer", "mnist", said).model.options == {"kernel": "softmax"}
+    assert recipe("performer", "mnist", "no_projection=false").model.options == {}
+
+
 def test_the_softmax_of_the_relative_model_is_the_published_one(capsys):
     words = ["RelativePerformer", "MNIST", "--no_projection", "--width=16", "--heads=2"]
     small = {"image_size": 8, "depth": 1}
@@ -165,6 +171,14 @@ def test_help_of_other_models_speaks_of_their_own_options(capsys):
         (["performer", "mnist", "--widht", "8"], "unknown to performer: --widht"),
         (["performer", "mnist", "--clipping-dist", "8"], "unknown to performer: --clipping-dist"),
         (["vit", "mnist", "--no-projection"], "unknown to vit: --no-projection"),
+        (["vit", "mnist", "no_projection=true"], "unknown option of vit 'no_projection'"),
+        (["performer", "mnist", "no_projection=1"], "no_projection=1 must be true or false"),
+        (
+            ["RelativePerformer", "MNIST", "--content_rel_attn"],
+            "--content_rel_attn is not there: "
+            "the published program took it and ignored it; leave it out.",
+        ),
+        (["performer", "mnist", "content_rel_attn=true"], "content_rel_attn=true is not there"),
     ],
 )
 def test_refusals(words, message):

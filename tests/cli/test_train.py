@@ -73,6 +73,16 @@ def test_a_model_and_a_data_set(turnwise, empty_place):
         assert load(run).classes == tuple("0123456789")
 
 
+def test_a_run_may_have_a_name_instead_of_a_number(turnwise, refused, recipe, empty_place):
+    words = ("--log_path", "logs", "--exp_name", "first", "--version", "mine")
+    assert turnwise("train", recipe, *words)[0] == 0
+    assert load(empty_place / "logs" / "first" / "mine").classes
+    assert "logs/first/mine exists" in refused("train", recipe, *words)
+    made = ("vit", "digits", *TINY, "epochs=1", "trainer.accelerator=cpu", "--version=mine")
+    assert turnwise("train", *made)[0] == 0
+    assert [p.name for p in (empty_place / "runs" / "digits_vit").iterdir()] == ["mine"]
+
+
 def test_a_recipe_of_settings_alone(turnwise, own_pictures, empty_place):
     own_pictures(circle=8, square=8)
     settings = ("model.name=vit", *OWN, "model.width=16", "model.heads=2", "trainer.max_epochs=1")
@@ -86,7 +96,9 @@ def test_a_recipe_of_settings_alone(turnwise, own_pictures, empty_place):
         (("vit", "digit"), "unknown data set 'digit'. Did you mean 'digits'?"),
         (("vti", "digits"), "unknown model or recipe 'vti'. Did you mean 'vit'?"),
         (("vit", "digits", "widht=3"), "unknown option of vit 'widht'. Did you mean 'width'?"),
-        (("vit", "digits", "--output=o", "--exp-name=e"), "leave --log-path and --exp-name out"),
+        (("vit", "digits", "--output=o", "--exp-name=e"), "leave --log-path, --exp-name and "),
+        (("vit", "digits", "--output=o", "--version=v"), "and --version out."),
+        (("vit", "digits", "--version=a/b"), "--version a/b must be a name, not a path"),
         (("vit", "digits", "--schedule", "noam"), "falls from the end of its warm-up"),
         (("seed=1",), "recipe needs 'model'"),
     ],

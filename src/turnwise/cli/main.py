@@ -30,7 +30,7 @@ from turnwise.cli import (
     train,
     verify,
 )
-from turnwise.cli.model_words import spelled_out
+from turnwise.cli.model_words import hyphened, spelled_out
 from turnwise.cli.notes import tell
 
 COMMANDS = (
@@ -74,7 +74,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     top, words = parser(), list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["train"]:
         words[1:] = spelled_out(words[1:])
-    args, rest = top.parse_known_args(words)
+    typed = {hyphened(word): word for word in words}
+    args, rest = top.parse_known_args([hyphened(word) for word in words])
+    rest = [typed.get(word, word) for word in rest]
     strange = [word for word in rest if word.startswith("-") or "=" not in word]
     if strange or (rest and not hasattr(args, "settings")):
         top.error(f"unrecognized arguments: {' '.join(strange or rest)}")

@@ -34,12 +34,20 @@ PUBLISHED = {
     "feature_redraw_interval": "redraw_interval",
     "clipping_dist": "clipping_distance",
 }
+IGNORED = ("content_rel_attn",)
 RUN_FLAGS = {
-    "output": ("FOLDER", "the run's folder (default: LOG/EXP/version_N)"),
+    "output": ("FOLDER", "the run's folder (default: LOG/EXP/NAME)"),
     "log_path": ("LOG", "the folder of all experiments (default: runs)"),
     "exp_name": ("EXP", "the experiment in it (default: DATASET_MODEL)"),
+    "version": ("NAME", "the run in that (default: version_N, the next number)"),
     "data_dir": ("FOLDER", "where the data sets are (default: $TURNWISE_DATA)"),
 }
+
+
+def hyphened(word: str) -> str:
+    """--min_shift=8 as --min-shift=8: in the name of a flag both mean the same."""
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
@@ -52,9 +60,10 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     if first.startswith("-") or any(sign in first for sign in "=./") or Path(first).is_file():
         return list(words)
     model = _known_model(first)
-    parser = _parser(model)
-    args, rest = parser.parse_known_args([_as_ours(word) for word in words[1:]])
-    strange = [word for word in rest if word.startswith("-") or "=" not in word]
+    _refuse_ignored(words[1:])
+    typed = {_as_ours(word): word for word in words[1:]}
+    args, rest = _parser(model).parse_known_args([_as_ours(word) for word in words[1:]])
+    strange = [typed.get(word, word) for word in rest if word.startswith("-") or "=" not in word]
     require(not strange, f"unknown to {model}: {' '.join(strange)}; see turnwise train {model} -h.")
     if args.dataset is None or ("=" in args.dataset and not args.dataset.startswith("folder:")):
         raise InputError(f"give a data set after {model}; `turnwise datasets` lists them.")
@@ -63,7 +72,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     known = _recipe_keys(model)
     said = (key for key in known if key not in RUN_FLAGS and given[key] is not None)
     options = [f"{known[key]}={given[key]}" for key in said]
-    settings = [_full_name(model, setting) for setting in (*args.settings, *rest)]
+    settings = [said for word in (*args.settings, *rest) for said in _full_names(model, word)]
     return [f"model.name={model}", f"data.name={_known_data(args.dataset)}",
             *options, *settings, *flags]  # fmt: skip
 
@@ -98,15 +107,39 @@ def _recipe_keys(model: str) -> dict[str, str]:
     return own | {word: key for word, (key, _) in RECIPE_WORDS.items()}
 
 
-def _full_name(model: str, setting: str) -> str:
-    """`width=128` as `model.width=128`; a name with a dot is full already."""
+def _full_names(model: str, setting: str) -> list[str]:
+    """`width=128` as `model.width=128`; a name with a dot is full already.
+
+    The published switch may say nothing: `no_projection=false`.
+    """
     key, equals, value = setting.partition("=")
     word = PUBLISHED.get(key.replace("-", "_"), key.replace("-", "_"))
     if "." in key or not equals:
-        return setting
+        return [setting]
     known = _recipe_keys(model)
+    if word == "no_projection" and _has_switch(model):
+        switched = {"true": [f"{known['kernel']}=softmax"], "false": []}
+        require(value.lower() in switched, f"{setting} must be true or false.")
+        return switched[value.lower()]
     require_known(word, known, f"option of {model}")
-    return f"{known[word]}={value}"
+    return [f"{known[word]}={value}"]
+
+
+def _has_switch(model: str) -> bool:
+    """Whether --no_projection is there: the published clipped model has it not."""
+    from turnwise.models import model_options
+
+    options = model_options(model)
+    return "redraw_interval" in options and "clipping_distance" not in options
+
+
+def _refuse_ignored(words: Sequence[str]) -> None:
+    for word in words:
+        key = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        require(
+            key not in IGNORED,
+            f"{word} is not there: the published program took it and ignored it; leave it out.",
+        )
 
 
 def _as_ours(word: str) -> str:
@@ -115,7 +148,7 @@ def _as_ours(word: str) -> str:
         return word
     flag, equals, value = word[2:].partition("=")
     said = flag.replace("-", "_")
-    return f"--{PUBLISHED.get(said, said).replace('_', '-')}{equals}{value}"
+    return hyphened(f"--{PUBLISHED.get(said, said)}{equals}{value}")
 
 
 def _parser(model: str) -> argparse.ArgumentParser:
@@ -140,7 +173,7 @@ def _parser(model: str) -> argparse.ArgumentParser:
     for option, default in options.items():
         if option not in RUN_FLAGS:
             _add(own, option, _shown(default))
-    if "redraw_interval" in options and "clipping_distance" not in options:
+    if _has_switch(model):
         own.add_argument("--no-projection", dest="kernel", action="store_const", const="softmax",
                          help="the same as --kernel softmax; relative_performer takes it with "
                          "--variant tep-2021")  # fmt: skip

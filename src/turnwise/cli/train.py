@@ -42,7 +42,7 @@ def train(args: argparse.Namespace) -> int:
     command = shlex.join(["turnwise", *sys.argv[1:]])
     done = run(
         recipe, folder, data_dir=args.data_dir, resume=resume, command=command,
-        numbered=not resume and not args.output,
+        numbered=not (resume or args.output or args.version),
     )  # fmt: skip
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0:
         print(f"the run is in {done}; test it with: turnwise test {done}")
@@ -65,22 +65,27 @@ def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
         recipe, name = read_recipe(args.recipe, args.settings), Path(args.recipe).stem
     if args.output:
         require(
-            args.log_path is None and args.exp_name is None,
-            "--output is the run's folder itself; leave --log-path and --exp-name out.",
+            args.log_path is None and args.exp_name is None and args.version is None,
+            "--output is the run's folder itself; leave --log-path, --exp-name and --version out.",
         )
         return recipe, Path(args.output)
+    runs = Path(args.log_path or "runs") / (args.exp_name or name)
+    if args.version is not None:
+        plain = args.version == Path(args.version).name
+        require(plain, f"--version {args.version} must be a name, not a path; give --output.")
+        return recipe, runs / args.version
     require(
         "WORLD_SIZE" not in os.environ or FOLDER_VARIABLE in os.environ,
         "several processes share one run, so its folder must be named: give --output.",
     )
-    return recipe, Path(args.log_path or "runs") / (args.exp_name or name)
+    return recipe, runs
 
 
 def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":
     """The run's own recipe and folder."""
     from turnwise.training.recipe import read_recipe
 
-    for flag in ("output", "log_path", "exp_name"):
+    for flag in ("output", "log_path", "exp_name", "version"):
         said = f"--{flag.replace('_', '-')}"
         require(
             getattr(args, flag) is None,
