@@ -146,9 +146,18 @@ class Recipe:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As nested dictionaries of plain values, which YAML and checkpoints can hold."""
+        """As nested dictionaries of plain values, the model's own defaults among them.
+
+        What a run keeps must mean the same when a default has changed.
+        """
+        from turnwise.models import model_options
+
         values = dataclasses.asdict(self)
-        values["model"] |= values["model"].pop("options")
+        own = values["model"].pop("options")
+        values["model"] |= {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in {**model_options(self.model.name), **own}.items()
+        }
         return values
 
     def yaml(self) -> str:
