@@ -28,7 +28,7 @@ def test_one_row_for_each_run_and_the_reason_of_the_one_that_failed(three, turnw
     reasons = [line for line in complaint.splitlines() if line.startswith("turnwise test: ")]
     (reason,) = reasons
     assert reason.startswith(f"turnwise test: {three / 'a/version_1'}: ")
-    assert "it has no config.json" in reason
+    assert "it has no model/config.json" in reason
     rows = table(empty_place / "results.csv")
     names = [str(three / name) for name in ("a/version_0", "a/version_1", "b")]
     assert [row["run_dir"] for row in rows] == names

@@ -73,7 +73,7 @@ def test_a_run_that_is_not_there(refused):
 
 def test_a_run_without_its_model(run, refused):
     (run / "model" / "config.json").unlink()
-    assert "is not a model or run folder: it has no config.json" in refused("test", run)
+    assert "has not finished training: it has no model/config.json" in refused("test", run)
 
 
 def test_weights_that_were_changed(run, refused):

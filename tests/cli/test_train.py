@@ -1,6 +1,9 @@
 """From a recipe to a run, and everything that a user can get wrong on the way."""
 
 import csv
+import shlex
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -250,15 +253,59 @@ def test_a_data_folder_that_is_not_there(refused, recipe):
     assert "nowhere is not a folder; give the folder that holds the data sets" in said
 
 
-def test_interrupted(turnwise, recipe, monkeypatch, empty_place):
-    def interrupt(*args, **settings):
-        raise KeyboardInterrupt
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Training is stopped when its epochs are over, before the model is kept."""
+    monkeypatch.setattr("turnwise.training.run.save", Mock(side_effect=KeyboardInterrupt))
 
-    monkeypatch.setattr("turnwise.training.run.save", interrupt)
-    status, _, said = turnwise("train", recipe, "--output", "out")
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        ([], "runs/tiny/version_0"),
+        (["--version", "a b"], "'runs/tiny/a b'"),
+        (["--output", "out"], "out"),
+        (["--output", "out", "--data-dir", "."], "out --data-dir ."),
+    ],
+)
+def test_interrupted(turnwise, recipe, interrupted, monkeypatch, words, folder):
+    """It is said how to continue, and that works."""
+    status, _, said = turnwise("train", recipe, *words)
     assert status == 130
-    assert said.endswith("turnwise train: interrupted\n")
-    assert (empty_place / "out" / "checkpoints" / "last.ckpt").is_file(), "it can be resumed"
+    todo = f"turnwise train --resume {folder}"
+    assert said.endswith(f"turnwise train: interrupted; continue with: {todo}\n")
+    monkeypatch.undo()
+    monkeypatch.chdir(recipe.parent)
+    assert turnwise(*shlex.split(todo)[1:])[0] == 0
+
+
+def test_interrupted_before_a_whole_epoch(turnwise, recipe, monkeypatch, empty_place):
+    monkeypatch.setattr("turnwise.training.run._fit", Mock(side_effect=KeyboardInterrupt))
+    assert turnwise("train", recipe) == (130, "", "turnwise train: interrupted\n")
+    assert [path.name for path in empty_place.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.parametrize("words", [["test"], ["certify"], ["test-shifted", "--output", "o.csv"]])
+def test_what_was_interrupted_is_called_so(turnwise, refused, recipe, interrupted, words):
+    turnwise("train", recipe, "--output", "out")
+    command, *rest = words
+    said = refused(command, "out", *rest)
+    assert "out has not finished training: it has no model/config.json; if it was stopped" in said
+    assert said.endswith("continue it with: turnwise train --resume out\n")
+
+
+def test_a_terminal_is_told_where_the_run_is(turnwise, recipe, interrupted, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert turnwise("train", recipe)[2].startswith("the run is in runs/tiny/version_0\n")
+
+
+def test_another_run_takes_the_folder_first(turnwise, recipe, monkeypatch, empty_place):
+    """Both look before either makes its folder: the second takes the next."""
+    places = [Path(f"runs/tiny/version_{number}") for number in range(2)]
+    (empty_place / places[0]).mkdir(parents=True)
+    monkeypatch.setattr("turnwise.training.run.next_folder", Mock(side_effect=places))
+    assert turnwise("train", recipe)[0] == 0
+    assert load(empty_place / places[1]).classes
 
 
 def test_a_resumed_run_keeps_its_recipe(refused, recipe, turnwise, empty_place):

@@ -35,6 +35,23 @@ def test_a_run_folder_holds_its_model(folder):
     assert turnwise.from_pretrained(folder.parent).config == turnwise.load(folder).config
 
 
+@pytest.mark.parametrize(
+    ("epochs", "words"),
+    [
+        (0, r"no model/config\.json, and no epoch to continue from; wait for it, or train again"),
+        (1, r"no model/config\.json; if it was stopped, continue it with: .* --resume '.*a run'"),
+    ],
+)
+def test_a_run_without_its_model_is_called_unfinished(tmp_path, epochs, words):
+    run = tmp_path / "a run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "recipe.yaml").touch()
+    if epochs:
+        (run / "checkpoints" / "last.ckpt").touch()
+    with pytest.raises(InputError, match=f"a run has not finished training: it has {words}"):
+        turnwise.load(run)
+
+
 def test_a_module_of_one_s_own_is_refused(tmp_path):
     with pytest.raises(InputError, match="a Linear that create_model did not make"):
         turnwise.save(nn.Linear(2, 2), tmp_path)

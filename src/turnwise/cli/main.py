@@ -104,8 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except InputError as error:
         return _say(command, str(error), 2)
-    except KeyboardInterrupt:
-        return _say(command, "interrupted", 130)
+    except KeyboardInterrupt as stop:  # with what to do next, where that is known
+        return _say(command, "; ".join(["interrupted", *map(str, stop.args)]), 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

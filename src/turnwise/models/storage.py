@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -110,9 +111,24 @@ def find_model(folder: str | Path) -> Path:
         if (candidate / CONFIG).is_file():
             require((candidate / WEIGHTS).is_file(), f"{candidate} has no {WEIGHTS}.")
             return candidate
+    if (folder / "recipe.yaml").is_file():
+        raise InputError(f"{folder} {_unfinished(folder)}")
     shipped = "" if folder.exists() else ", ".join(list_pretrained())
     hint = f" Shipped weights are: {shipped}." if shipped else ""
     raise InputError(f"{folder} is not a model or run folder: it has no {CONFIG}.{hint}")
+
+
+def _unfinished(run: Path) -> str:
+    """Why a run has no model yet, and what would give it one."""
+    if (run / "checkpoints" / "last.ckpt").is_file():
+        return (
+            f"has not finished training: it has no model/{CONFIG}; if it was stopped, continue it "
+            f"with: turnwise train --resume {quote(str(run))}"
+        )
+    return (
+        f"has not finished training: it has no model/{CONFIG}, and no epoch to continue from; wait "
+        "for it, or train again."
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
