@@ -17,7 +17,20 @@ def recipe(*words):
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["-h"], ["a.yaml", "seed=1"], ["folder/a"], ["seed=1"], ["--resume", "run"]],
+    [
+        [],
+        ["-h"],
+        ["a.yaml", "seed=1"],
+        ["folder/a"],
+        ["seed=1"],
+        ["--resume", "run"],
+        ["--log-path", "logs", "a.yaml"],
+        ["--log-path", "vit"],
+        ["--log-path"],
+        ["--help"],
+        ["--output", "vit", "a.yaml", "seed=1"],
+        ["--data-dir", "a", "--resume", "run", "vit"],
+    ],
 )
 def test_what_is_no_model_stays_as_it_is(words):
     assert spelled_out(words) == words
@@ -131,6 +144,23 @@ def test_settings_of_a_recipe_and_flags_of_the_run_stand_anywhere():
     assert found == [*START, "seed=1", "trainer.devices=1", "--log-path=logs", "--exp-name=e"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--log-path", "logs", "performer", "mnist", "--no-projection"],
+        ["--log_path=logs", "--no_projection", "Performer", "mnist"],
+        ["--no_projection", "--log_path", "logs", "Performer", "mnist"],
+    ],
+)
+def test_flags_may_stand_before_the_model(words):
+    assert spelled_out(words) == [*START, "model.kernel=softmax", "--log-path=logs"]
+
+
+def test_the_same_value_may_be_given_twice():
+    words = ["--width", "64", "dim=64", "model.width=64"]
+    assert recipe("performer", "mnist", *words).model.options == {"width": 64}
+
+
 def test_lists_are_read_as_yaml():
     made = recipe("group_performer", "digits", "--kernels", "[3, 3]")
     assert made.model.options["kernels"] == [3, 3]
@@ -171,6 +201,13 @@ def test_help_of_other_models_speaks_of_their_own_options(capsys):
         (["performer", "mnist", "--widht", "8"], "unknown to performer: --widht"),
         (["performer", "mnist", "--clipping-dist", "8"], "unknown to performer: --clipping-dist"),
         (["vit", "mnist", "--no-projection"], "unknown to vit: --no-projection"),
+        (
+            ["performer", "mnist", "width=16", "--width", "32"],
+            "model.width is given twice, as 32 and as 16; leave one out.",
+        ),
+        (["performer", "mnist", "--dim=32", "model.width=16"], "model.width is given twice"),
+        (["performer", "mnist", "--kernel=elu", "no_projection=true"], "model.kernel is given"),
+        (["performer", "mnist", "data.name=digits"], "data.name is given twice, as mnist and as"),
         (["vit", "mnist", "no_projection=true"], "unknown option of vit 'no_projection'"),
         (["performer", "mnist", "no_projection=1"], "no_projection=1 must be true or false"),
         (

@@ -10,7 +10,7 @@ is set by its full name: optimisation.weight_decay=0.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,13 @@ def hyphened(word: str) -> str:
 def spelled_out(words: Sequence[str]) -> list[str]:
     """What follows `turnwise train`, with MODEL DATASET and options as settings of a recipe.
 
-    A recipe file, or nothing but settings, stays as it is.  MODEL must come first, for it decides
-    which options there are; with --help they are shown, and the program ends.
+    A recipe file, or nothing but settings, stays as it is.  MODEL decides which options there are;
+    with --help behind it they are shown, and the program ends.
     """
+    given, words = list(words), _model_first(words)
     first = words[0] if words else "-"
     if first.startswith("-") or any(sign in first for sign in "=./") or Path(first).is_file():
-        return list(words)
+        return given
     model = _known_model(first)
     _refuse_ignored(words[1:])
     typed = {_as_ours(word): word for word in words[1:]}
@@ -67,14 +68,35 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     require(not strange, f"unknown to {model}: {' '.join(strange)}; see turnwise train {model} -h.")
     if args.dataset is None or ("=" in args.dataset and not args.dataset.startswith("folder:")):
         raise InputError(f"give a data set after {model}; `turnwise datasets` lists them.")
-    given = vars(args)
-    flags = [f"--{key.replace('_', '-')}={given[key]}" for key in RUN_FLAGS if given[key]]
+    chosen = vars(args)
+    flags = [f"--{key.replace('_', '-')}={chosen[key]}" for key in RUN_FLAGS if chosen[key]]
     known = _recipe_keys(model)
-    said = (key for key in known if key not in RUN_FLAGS and given[key] is not None)
-    options = [f"{known[key]}={given[key]}" for key in said]
+    said = (key for key in known if key not in RUN_FLAGS and chosen[key] is not None)
+    options = {"model.name": model, "data.name": _known_data(args.dataset)}
+    options |= {known[key]: chosen[key] for key in said}
     settings = [said for word in (*args.settings, *rest) for said in _full_names(model, word)]
-    return [f"model.name={model}", f"data.name={_known_data(args.dataset)}",
-            *options, *settings, *flags]  # fmt: skip
+    _refuse_two_values(options, settings)
+    return [*(f"{key}={value}" for key, value in options.items()), *settings, *flags]
+
+
+def _model_first(words: Sequence[str]) -> list[str]:
+    """The first word that is no flag, and no value of one, before those that stand ahead of it."""
+    ahead = 0
+    while ahead < len(words) and words[ahead].startswith("--"):
+        alone = "=" in words[ahead] or hyphened(words[ahead]) in ("--help", "--no-projection")
+        ahead += 1 if alone else 2
+    first, after = words[ahead : ahead + 1], words[ahead + 1 :]
+    return list(words) if "--resume" in words else [*first, *words[:ahead], *after]
+
+
+def _refuse_two_values(options: Mapping[str, str], settings: Sequence[str]) -> None:
+    """--width 32 width=16: either might be what is meant."""
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        require(
+            options.get(key, value) == value,
+            f"{key} is given twice, as {options.get(key)} and as {value}; leave one out.",
+        )
 
 
 def _known_model(word: str) -> str:
