@@ -136,20 +136,39 @@ def latest_costs(part: str, device: str) -> tuple[list[dict[str, Any]], str]:
 
 
 def performer_growth() -> str:
-    """Milliseconds of one layer, forward and backward: on a CPU processor time, on a GPU wall."""
+    """Milliseconds of one layer, forward and backward, and its memory."""
     rows = []
-    for device, clock in (("cpu", "cpu_seconds"), ("cuda", "seconds")):
+    for device in ("cpu", "cuda"):
         cases, machine = latest_costs("growth", device)
         sides = sorted({case["case"]["side"] for case in cases})
         for name in ("linear", "softmax") if cases else ():
             spent = {c["case"]["side"]: c["figures"] for c in cases if c["case"]["name"] == name}
-            cells = [f"{1000 * spent[s][clock]:.1f}" if s in spent else UNDEFINED for s in sides]
+            cells = [
+                f"{1000 * spent[s]['seconds']:.1f}" if s in spent else UNDEFINED for s in sides
+            ]
             memory = [f"{spent[s]['peak_mib']:.0f}" if s in spent else UNDEFINED for s in sides]
             rows.append(
                 [machine, name, *(f"{c} / {m}" for c, m in zip(cells, memory, strict=True))]
             )
     heads = ["machine", "attention", "28 px, ms / MiB", "56 px", "112 px", "224 px"]
     return markdown_table(heads, [row for row in rows if len(row) == len(heads)])
+
+
+def performer_window() -> str:
+    """The latest case of each machine, as it is and compiled, linear beside the window."""
+    latest: dict[tuple[str, bool], dict[str, Any]] = {}
+    for record in records_of("linear_attention.jsonl"):
+        cases = [c for c in record["figures"]["results"] if c["case"]["part"] == "window"]
+        if cases:
+            key = record["machine"], cases[0]["case"].get("compile", False)
+            latest[key] = {case["case"]["name"]: case["figures"] for case in cases}
+    rows = []
+    for (machine, compiled), spent in latest.items():
+        shown = [f"{1000 * s['seconds']:.2f} / {s['peak_mib']:.0f}" for s in spent.values()]
+        ratio = spent["local 9 x 9"]["seconds"] / spent["linear"]["seconds"]
+        rows.append([machine, "yes" if compiled else "no", *shown, f"{ratio:.1f}"])
+    heads = ["machine", "compiled", "linear, ms / MiB", "9 × 9 window", "times faster"]
+    return markdown_table(heads, rows)
 
 
 def performer_steps() -> str:
@@ -170,6 +189,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "performer_accuracies": performer_accuracies,
     "performer_shifts": performer_shifts,
     "performer_growth": performer_growth,
+    "performer_window": performer_window,
     "performer_steps": performer_steps,
 }
 

@@ -6,7 +6,7 @@ Each seed is trained, selected on validation and tested once, by the commands `t
 `turnwise test`; the record in benchmarks/recipes.jsonl holds every seed and their mean.  On other
 data (data.name=dermamnist_c) runs and record are kept beside those on the recipe's own.  In a
 setting {seed} stands for each of them (model.weights=runs/rotmnist_resnet/seed_{seed}).  With --add
-the record holds the seeds of the last one, too, if these had as many epochs and weights.
+the record holds the seeds of the last one, too, if these had as many epochs.
 """
 
 import argparse
@@ -78,24 +78,27 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
     }
 
 
-def earlier_seeds(records: Path, recipe: str, data: str) -> dict[str, dict[str, Any]]:
+def earlier_seeds(args: argparse.Namespace, data: str) -> dict[str, dict[str, Any]]:
     """Those of the last record of the recipe on the data, each with the commit that it ran at."""
+    own = read_recipe(args.recipe).data.name  # of records that say none
     found = [
-        record for record in (read_records(records) if records.is_file() else [])
-        if (record["figures"]["recipe"], record["figures"].get("data", data)) == (recipe, data)
+        record for record in (read_records(args.records) if args.records.is_file() else [])
+        if record["figures"]["recipe"] == args.recipe.stem
+        if record["figures"].get("data", own) == data
     ]  # fmt: skip
-    last = found[-1] if found else {"figures": {"seeds": {}}}
-    return {
-        seed: {"commit": last["commit"]} | figures
-        for seed, figures in last["figures"]["seeds"].items()
-    }
+    if not found:
+        return {}
+    seeds = found[-1]["figures"]["seeds"]
+    return {seed: {"commit": found[-1]["commit"]} | figures for seed, figures in seeds.items()}
 
 
-def require_alike(seeds: dict[str, dict[str, Any]]) -> None:
-    for what in ("epochs", "weights"):
-        values = {figures[what] for figures in seeds.values()}
-        if len(values) > 1:
-            sys.exit(f"seeds of {sorted(values)} {what} are not of one recipe; leave out --add")
+def require_alike(earlier: dict[str, dict[str, Any]], recipe: Recipe) -> None:
+    """Refuse seeds that were not trained as these will be, before anything is trained."""
+    most, patient = recipe.trainer.max_epochs, recipe.trainer.patience is not None
+    for seed, figures in earlier.items():
+        epochs = figures.get("epochs", most)
+        if epochs > most or (epochs < most and not patient):
+            sys.exit(f"seed {seed} had {epochs} epochs, these have {most}; leave out --add")
 
 
 def main() -> None:
@@ -105,6 +108,8 @@ def main() -> None:
     except InputError as error:
         sys.exit(str(error))
     name = title(args, recipe)
+    earlier = earlier_seeds(args, recipe.data.name) if args.add else {}
+    require_alike(earlier, recipe)
     runs = [training(args, name, seed) for seed in args.seeds]
     if args.parallel:
         processes = [subprocess.Popen(command) for _, command in runs]
@@ -113,13 +118,10 @@ def main() -> None:
         failed = [done for _, command in runs if (done := subprocess.run(command).returncode)]
     if failed:
         sys.exit(f"{len(failed)} of {len(runs)} seeds failed")
-    seeds = {
+    seeds = earlier | {
         str(seed): figures_of(run, args.device)
         for seed, (run, _) in zip(args.seeds, runs, strict=True)
     }
-    if args.add:
-        seeds = earlier_seeds(args.records, args.recipe.stem, recipe.data.name) | seeds
-        require_alike(seeds)
     accuracy = [figures["test_accuracy"] for figures in seeds.values()]
     spread = stdev(accuracy) if len(accuracy) > 1 else None
     summary = {

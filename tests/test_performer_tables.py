@@ -15,6 +15,6 @@ def test_the_tables_are_made_from_the_records():
 
 def test_every_table_has_its_place():
     text = (REPOSITORY / "docs" / "performers.md").read_text()
-    for name in ("accuracies", "shifts", "growth", "steps"):
+    for name in ("accuracies", "shifts", "growth", "window", "steps"):
         assert f"<!-- performer_{name}: made by benchmarks/performer_tables.py -->\n|" in text
         assert f"<!-- end: performer_{name} -->" in text

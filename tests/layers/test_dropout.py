@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
+from turnwise.attention.dropout import drop_threshold
 from turnwise.checks import InputError
 from turnwise.layers import dropout
 from turnwise.layers.dropout import (
     Dropout,
     draw_key,
-    dropped_levels,
     kept,
     scale_of_kept,
     sixteen_bits,
@@ -81,7 +81,7 @@ def test_the_mean_is_exact(rate):
     mask = kept(bits, rate, torch.float64)
     assert set(mask.unique().tolist()) == {0.0, 1.0}
     assert mask.mean() * scale_of_kept(rate) == pytest.approx(1, abs=1e-12)
-    assert dropped_levels(rate) / 65_536 == pytest.approx(rate, abs=2**-16)
+    assert drop_threshold(rate) / 65_536 == pytest.approx(rate, abs=2**-16)
 
 
 def test_definition():

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int16
 from torch import Tensor, nn
 
-from turnwise.attention.dropout import mixed_bits
+from turnwise.attention.dropout import drop_threshold, mixed_bits
 from turnwise.attention.lean import may_be_lean
 from turnwise.checks import require
 
@@ -35,19 +35,14 @@ def sixteen_bits(key: Key, first: int, last: int) -> Int16[Tensor, " number"]:
     return mixed_bits(pairs.mul_(stride).add_(start)).view(torch.int16)[first % 2 :][: last - first]
 
 
-def dropped_levels(rate: float) -> int:
-    """How many of the 65536 values are dropped."""
-    return min(round(rate * LEVELS), LEVELS - 1)
-
-
 def kept(bits: Int16[Tensor, "*shape"], rate: float, dtype: torch.dtype) -> Float[Tensor, "*shape"]:
     """1 for what stays, 0 for what is dropped."""
     ones = torch.empty(bits.shape, dtype=dtype, device=bits.device)
-    return torch.ge(bits, dropped_levels(rate) - LEVELS // 2, out=ones)
+    return torch.ge(bits, drop_threshold(rate) - LEVELS // 2, out=ones)
 
 
 def scale_of_kept(rate: float) -> float:
-    return LEVELS / (LEVELS - dropped_levels(rate))
+    return LEVELS / (LEVELS - drop_threshold(rate))
 
 
 class Dropout(nn.Module):

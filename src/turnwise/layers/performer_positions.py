@@ -30,10 +30,9 @@ from turnwise.layers.performer_block import (
     those_who_ask,
 )
 from turnwise.layers.token_linear import TokenLinear
+from turnwise.layers.waves import FREQUENCIES, reaches, set_frequency
 
 Places = Float[Tensor, "place 2"]
-FREQUENCIES = ("torus", "free")
-REACHES = (1.0, 0.15)  # radians per pixel: the frequencies of the sharpest head, of the widest
 
 
 class LearnedSinusoids(nn.Module):
@@ -117,12 +116,8 @@ class WaveAttention(nn.Module):
         self.to_query, self.to_key = TokenLinear(width, width), TokenLinear(width, width)
         self.to_value, self.to_output = TokenLinear(width, width), TokenLinear(width, width)
         self.lead = nn.Parameter(torch.zeros(heads, kernel.features))
-        drawn = torch.randn(heads, kernel.features, 2) * _spread(heads)[:, None, None]
-        waves = drawn * side / (2 * math.pi)  # periods in the picture
-        if frequencies == "torus":
-            self.register_buffer("frequency", waves.round())
-        else:
-            self.frequency = nn.Parameter(waves)
+        drawn = torch.randn(heads, kernel.features, 2) * reaches(heads)[:, None, None]
+        set_frequency(self, drawn, side, frequencies)
 
     def forward(self, tokens: Tokens, context: Places, first_alone: bool = False) -> Answers:
         query = split_heads(self.to_query(those_who_ask(tokens, first_alone)), self.heads)
@@ -145,9 +140,3 @@ class WaveAttention(nn.Module):
 
 def _rms_normed(x: Heads) -> Heads:
     return F.rms_norm(x, x.shape[-1:], eps=1e-8)
-
-
-def _spread(heads: int) -> Float[Tensor, " head"]:
-    """Radians per pixel of each head, from the sharpest to the widest: sums of such waves are
-    windows of about one over it."""
-    return torch.linspace(math.log(REACHES[0]), math.log(REACHES[1]), heads).exp()

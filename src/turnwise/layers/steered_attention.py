@@ -26,12 +26,11 @@ from turnwise.groups import PlanarGroup
 from turnwise.layers.group_conv import DepthwiseConv, maps_to_tokens, tokens_to_maps
 from turnwise.layers.group_linear import GroupLinear
 from turnwise.layers.remade_tables import register_group, remakes_tables
+from turnwise.layers.waves import FREQUENCIES, reaches, set_frequency
 from turnwise.layers.wrapped import Wrapped
 
 Tokens = Float[Tensor, "batch token group channel"]
 ATTENTIONS = ("linear", "softmax")
-FREQUENCIES = ("torus", "free")
-SPREAD = (1.0, 0.15)  # radians per token: the frequencies of the sharpest head, of the widest
 
 
 @remakes_tables
@@ -79,11 +78,7 @@ class SteeredAttention(nn.Module):
         self.to_query_key_value = linear(group, width, 2 * heads * features + width)
         self.to_output = linear(group, width, width)
         self.local = _local(group, width, local, wrap) if local else None
-        waves = _start_waves(heads, features // orbit, side)
-        if frequencies == "torus":
-            self.register_buffer("frequency", waves.round())
-        else:
-            self.frequency = nn.Parameter(waves)
+        set_frequency(self, _start_waves(heads, features // orbit), side, frequencies)
         self._register_tables()
 
     def _register_tables(self) -> None:
@@ -124,8 +119,7 @@ def _local(group: PlanarGroup, width: int, kernel: int, wrap: bool) -> nn.Module
     return Wrapped(conv, kernel) if wrap else conv
 
 
-def _start_waves(heads: int, bases: int, side: int) -> Float[Tensor, "head base 2"]:
-    """Periods in the picture, along x and y; sums of such waves are windows of many widths."""
-    spread = torch.linspace(math.log(SPREAD[0]), math.log(SPREAD[1]), heads * bases).exp()
-    drawn = torch.randn(bases, heads, 2) * spread.view(bases, heads, 1)
-    return drawn.transpose(0, 1).contiguous() * side / (2 * math.pi)
+def _start_waves(heads: int, bases: int) -> Float[Tensor, "head base 2"]:
+    """Radians per token, along x and y; every head has sharp ones and wide ones."""
+    drawn = torch.randn(bases, heads, 2) * reaches(heads * bases).view(bases, heads, 1)
+    return drawn.transpose(0, 1).contiguous()
