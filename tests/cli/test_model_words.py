@@ -200,6 +200,9 @@ def test_help_of_other_models_speaks_of_their_own_options(capsys):
         (["performer", "mnist", "widht=8"], "unknown option of performer 'widht'. Did you mean"),
         (["performer", "mnist", "--widht", "8"], "unknown to performer: --widht"),
         (["performer", "mnist", "--clipping-dist", "8"], "unknown to performer: --clipping-dist"),
+        (["performer", "mnist", "--clipping_dist=3"], "unknown to performer: --clipping_dist=3;"),
+        (["performer", "--clipping_dist", "3"], "unknown to performer: --clipping_dist;"),
+        (["vit", "mnist", "--dim_x", "3"], "unknown to vit: --dim_x 3;"),
         (["vit", "mnist", "--no-projection"], "unknown to vit: --no-projection"),
         (
             ["performer", "mnist", "width=16", "--width", "32"],

@@ -49,6 +49,7 @@ def test_a_plot(run, turnwise, empty_place, name):
     ("words", "said"),
     [
         (["--labels", "one"], "--labels one must be a number of a class, or all"),
+        (["--labels", "all", "1"], "--labels all 1: all stands alone; leave the rest out"),
         (["--labels", "10"], "--labels 10: digits has the classes 0 to 9"),
         (["--min-shift", "20"], "no picture can be moved by 20 pixels (horizontal)"),
         (["--min-shift", "-1"], "min_shift = -1 must be from 0 to 27"),

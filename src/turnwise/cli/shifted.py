@@ -81,6 +81,8 @@ def _plan(args: argparse.Namespace) -> "ShiftTest":
 def _labels(words: list[str]) -> tuple[int, ...] | None:
     if words == ["all"]:
         return None
+    said = " ".join(words)
+    require("all" not in words, f"--labels {said}: all stands alone; leave the rest out.")
     for word in words:
         require(word.isdecimal(), f"--labels {word} must be a number of a class, or all.")
     return tuple(sorted({int(word) for word in words}))
