@@ -158,7 +158,7 @@ def test_below_a_million_weights():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"width": 30}, r"width = 30 must be a multiple of 4 \(it is split over 4 poses\)"),
+        ({"width": 30}, r"multiple of 8 \(it is split over 4 poses and 2 heads"),
         ({"border": "mirror"}, "unknown border 'mirror'"),
         ({"pose_maps": "poses"}, "Did you mean 'pose'"),
         ({"patch": 3}, "must be a power of 2"),

@@ -359,7 +359,7 @@ def test_lookup_finds_the_grey_levels_again():
         ("performer", {"width": 18}, "must be a multiple of 4"),
         ("clipped_relative_performer", {"clipping_distance": 5}, "try 4 or less"),
         ("performer", {"frequencies": "free"}, "unknown option of performer 'frequencies'"),
-        ("performer", {"kernel": "sofmax"}, "unknown kernel 'sofmax'"),
+        ("performer", {"kernel": "sofmax"}, "Did you mean 'softmax'. Known: auto, elu"),
         ("relative_performer", {"kernel": "softmax"}, "set variant='tep-2021' for it"),
     ],
 )

@@ -163,7 +163,8 @@ class GroupPerformer(nn.Module):
     def __init__(self, task: Task, design: Design) -> None:
         super().__init__()
         group, poses = task.group, task.group.order
-        require_divisible(design.width, poses, "width", f"it is split over {poses} poses")
+        why = f"it is split over {poses} poses and {design.heads} heads"
+        require_divisible(design.width, poses * design.heads, "width", why)
         width = design.width // poses
         self.group, self.pool = group, design.pool
         # waves with whole numbers of periods in one canvas have none in another

@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from turnwise.attention.linear import KERNELS
 from turnwise.checks import require, require_divisible, require_known, require_positive
 from turnwise.geometry.sizes import exact_sizes
 from turnwise.groups import PlanarGroup
@@ -78,6 +79,7 @@ class Design:
     def __post_init__(self) -> None:
         require_known(self.variant, VARIANTS, "variant")
         require_known(self.embedding, EMBEDDINGS, "embedding")
+        require_known(self.kernel, ("auto", "favor", *KERNELS, "softmax"), "kernel")
         require_positive(
             width=self.width, depth=self.depth, heads=self.heads, pos_scales=self.pos_scales
         )
