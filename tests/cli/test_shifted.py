@@ -64,6 +64,17 @@ def test_refusals_leave_nothing(run, refused, empty_place, words, said):
     assert not (empty_place / "s.csv").exists()
 
 
+def test_a_plot_of_too_many_curves_is_refused_before_the_work(
+    run, refused, empty_place, monkeypatch
+):
+    monkeypatch.setattr("turnwise.evaluation.shifts.predict_shifted", None)  # a call would fail
+    shutil.copytree(run, empty_place / "other")
+    words = ("--labels", "all", "--min-shift", 1, "--by-class", "--output", "s.csv")
+    said = refused("test-shifted", "run", "other", *words, "--plot", "p.svg")
+    assert "22 curves are too many for one plot, which shows 12; give fewer runs or labels" in said
+    assert not (empty_place / "s.csv").exists()
+
+
 def link(run):
     (run.parent / "link").symlink_to(run)
     return "link"

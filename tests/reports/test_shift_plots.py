@@ -4,7 +4,7 @@ import pytest
 
 from turnwise.checks import InputError
 from turnwise.reports.plots import figure_svg
-from turnwise.reports.shift_plots import accuracy_against_shift
+from turnwise.reports.shift_plots import accuracy_against_shift, curve_names
 
 CURVES = {
     "absolute": ([-2.0, 0.0, 2.0], [0.3, 0.9, 0.4]),
@@ -36,3 +36,44 @@ def test_the_same_numbers_make_the_same_file():
 def test_nothing_to_draw():
     with pytest.raises(InputError, match="no curve to draw"):
         accuracy_against_shift({})
+
+
+@pytest.mark.parametrize(
+    ("curves", "names"),
+    [
+        ([("runs/a/0", "1")], ["runs/a/0"]),
+        ([("runs/a/0", "1"), ("runs/a/1", "1")], ["0", "1"]),
+        ([("runs/a/0", "1"), ("runs/b/0", "1")], ["a/0", "b/0"]),
+        ([("a", "1"), ("a/b", "1")], ["a", "a/b"]),
+        ([("/a/b", "1"), ("c", "1")], ["/a/b", "c"]),
+        ([("runs/a", "all"), ("runs/a", "1")], ["all classes", "class 1"]),
+        (
+            [("runs/a", "1 7"), ("runs/a", "1"), ("runs/b", "1 7"), ("runs/b", "1")],
+            ["a, classes 1 7", "a, class 1", "b, classes 1 7", "b, class 1"],
+        ),
+    ],
+)
+def test_names_say_what_tells_the_curves_apart(curves, names):
+    assert curve_names(curves) == names
+
+
+@pytest.mark.parametrize("letters", [8, 24, 26, 90])
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_a_legend_covers_no_curve(letters, count, recwarn):
+    """However long the names, and matplotlib has no warning of what it could not lay out."""
+    name = ("clipped_relative_performer" * 4)[: letters - 2]
+    curves = {f"{name}{n:2}": ([-2.0, 2.0], [0.3, 0.9]) for n in range(count)}
+    figure = accuracy_against_shift(curves)
+    assert not recwarn.list
+    ((axes,), (legend,)) = figure.axes, figure.legends
+    whole, data = figure.bbox, axes.get_window_extent()
+    below = legend.get_window_extent()
+    assert whole.y0 <= below.y0 < below.y1 < data.y0 < data.y1 <= whole.y1
+    assert data.height > 0.4 * 5.0 * figure.dpi
+    assert whole.x0 <= below.x0 < below.x1 <= whole.x1
+
+
+def test_more_curves_than_can_be_told_apart():
+    curves = {str(n): ([0.0], [0.5]) for n in range(13)}
+    with pytest.raises(InputError, match="13 curves are too many for one plot, which shows 12"):
+        accuracy_against_shift(curves)

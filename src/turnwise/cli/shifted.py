@@ -109,7 +109,7 @@ def _subjects(
     args: argparse.Namespace, how: "ShiftTest"
 ) -> "list[tuple[str, nn.Module, Pictures]]":
     """Every run, its model and its pictures, of which some can be moved along every axis."""
-    from turnwise.evaluation.shifts import movable_along
+    from turnwise.evaluation.shifts import label_sets, movable_along
 
     places = [Path(run).resolve() for run in args.runs]
     for number, run in enumerate(args.runs):
@@ -119,11 +119,16 @@ def _subjects(
             places.index(places[number]) == number,
             f"{said} is given twice, and would count twice; leave one out.",
         )
-    subjects = []
+    subjects, curves = [], 0
     for run in args.runs:
         model, pictures = _model_and_pictures(run, how.labels, args)
-        movable_along(pictures, how)
+        chosen = movable_along(pictures, how)
+        curves += sum(len(label_sets(part, how)) for part in chosen.values())
         subjects.append((run, model, pictures))
+    if args.plot:
+        from turnwise.reports.shift_plots import require_few_curves
+
+        require_few_curves(curves)
     return subjects
 
 
@@ -167,12 +172,12 @@ def summary(rows: "list[ShiftFigures]") -> str:
 
 def _plot(rows: "list[ShiftFigures]", args: argparse.Namespace) -> None:
     from turnwise.reports.plots import figure_file
-    from turnwise.reports.shift_plots import accuracy_against_shift
+    from turnwise.reports.shift_plots import accuracy_against_shift, curve_names
 
-    curves: dict[str, tuple[list[float], list[float]]] = {}
+    drawn: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
     for row in rows:
-        name = row.run_dir + (f", labels {row.labels}" if args.by_class else "")
-        shifts, values = curves.setdefault(name, ([], []))
+        shifts, values = drawn.setdefault((row.run_dir, row.labels), ([], []))
         shifts.append(float(row.shift))
         values.append(row.accuracy_mean)
+    curves = dict(zip(curve_names(list(drawn)), drawn.values(), strict=True))
     figure_file(accuracy_against_shift(curves, args.axis), Path(args.plot), ANOTHER_PLOT)

@@ -118,6 +118,15 @@ def movable_along(pictures: Pictures, how: ShiftTest) -> dict[str, Pictures]:
     }
 
 
+def label_sets(chosen: Pictures, how: ShiftTest) -> dict[str, Bool[Tensor, " picture"]]:
+    """What has rows of its own, and its pictures: all labels together, then each where asked."""
+    name = "all" if how.labels is None else " ".join(map(str, how.labels))
+    sets = {name: torch.ones(len(chosen), dtype=torch.bool)}
+    if how.by_class:  # of one label it is that label's
+        sets |= {str(c): chosen.labels == c for c in chosen.labels.unique().tolist()}
+    return sets
+
+
 @torch.no_grad()
 @all_bits()
 def predict_shifted(
@@ -195,11 +204,7 @@ def examine_shifts(
         logits = predict_shifted(
             model, chosen, shifts, axis, batch_size=batch_size, progress=progress
         )
-        name = "all" if how.labels is None else " ".join(map(str, how.labels))
-        sets = [(name, torch.ones(len(chosen), dtype=torch.bool))]
-        if how.by_class and (how.labels is None or len(how.labels) > 1):  # else it is that class
-            sets += [(str(c), chosen.labels == c) for c in chosen.labels.unique().tolist()]
-        for said, part in sets:
+        for said, part in label_sets(chosen, how).items():
             rows += shift_figures(
                 logits[:, part], chosen.labels[part], shifts,
                 run_dir=run_dir, axis=axis, name=said,

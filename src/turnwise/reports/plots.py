@@ -6,7 +6,7 @@ matplotlib, and the same numbers give the same file.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # seven colours and eight markers: 56 pairs
 DASHES = ("-", "--", "-.")  # and three dashes: 24 pairs without colour
+WIDEST_NAME = 47  # letters of a legend
 LOOK: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so it is there on every machine
     "font.size": 15.0,
@@ -133,7 +134,13 @@ def draw_curves(axes: Axes, curves: Curves, most_markers: int) -> None:
 
 
 def shown_label(name: str) -> str:
-    """The name for a legend; behind a space without width where matplotlib would leave it out."""
+    """The name for a legend, without its middle where it is wider than a figure.
+
+    Behind a space without width where matplotlib would leave it out.
+    """
+    if len(name) > WIDEST_NAME:
+        half = (WIDEST_NAME - 1) // 2
+        name = f"{name[:half]}…{name[-half:]}"
     return f"\u200b{name}" if name.startswith("_") else name
 
 
@@ -150,11 +157,15 @@ def mark_exact_angles(axes: Axes, angles: Sequence[float]) -> None:
         axes.axvline(angle, color="#e2e2e2", linewidth=5, zorder=0, label=label)
 
 
+def legend_columns(names: Iterable[str]) -> int:
+    """Two where the names are short enough."""
+    return 2 if max(map(len, names), default=0) <= 24 else 1
+
+
 def add_legend(figure: Figure, axes: Axes) -> None:
-    """Below the data, in two columns where the names are short enough."""
+    """Below the data, in as many columns as the names leave room for."""
     handles, names = axes.get_legend_handles_labels()
-    columns = 2 if max(map(len, names), default=0) <= 26 else 1
-    figure.legend(handles, names, loc="outside lower center", ncols=columns)
+    figure.legend(handles, names, loc="outside lower center", ncols=legend_columns(names))
 
 
 def laid_out(figure: Figure) -> Figure:
