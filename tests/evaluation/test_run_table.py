@@ -53,6 +53,18 @@ def test_runs_are_found_at_any_depth_in_order(run, tmp_path):
     assert runs_below(run) == [run]
 
 
+def test_links_are_followed_and_no_run_counts_twice(run, tmp_path):
+    logs = tmp_path / "logs"
+    (logs / "b" / "version_0").mkdir(parents=True)
+    (logs / "b" / "version_0" / "recipe.yaml").touch()
+    (logs / "a").symlink_to(run.parent)  # somewhere else
+    (logs / "latest").symlink_to(logs / "b" / "version_0")
+    (logs / "b" / "circle").symlink_to(logs)
+    (logs / "gone").symlink_to(tmp_path / "nowhere")
+    assert runs_below(logs) == [logs / "a" / "run", logs / "b" / "version_0"]
+    assert runs_below(logs / "latest") == [logs / "latest"]
+
+
 def test_no_runs(tmp_path):
     with pytest.raises(InputError, match="there is no run below"):
         runs_below(tmp_path)

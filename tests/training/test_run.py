@@ -131,6 +131,7 @@ def test_folders_are_numbered(tmp_path):
     assert next_folder(tmp_path / "x").name == "version_0"
     (tmp_path / "x" / "version_0").mkdir(parents=True)
     (tmp_path / "x" / "version_11").mkdir()
+    (tmp_path / "x" / "version_²").mkdir()  # a digit, but no number
     assert next_folder(tmp_path / "x").name == "version_12"
 
 

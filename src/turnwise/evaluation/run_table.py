@@ -8,6 +8,7 @@ Departs:  one run is a table of one row, not of two columns; a run that cannot b
 
 import csv
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,22 @@ Row = dict[str, Any]
 
 
 def runs_below(folder: str | Path) -> list[Path]:
-    """Every run folder in `folder`, at any depth, in the order of their names; at least one."""
+    """Every run folder in `folder`, at any depth, in the order of their names; at least one.
+
+    Links are followed; what several lead to is one run, under its own name where that is below.
+    """
     require(Path(folder).is_dir(), f"{folder} is not a folder; give one that holds runs.")
-    runs = sorted(path.parent for path in Path(folder).rglob("recipe.yaml"))
+    runs, seen = list[Path](), set[Path]()
+    for place, inside, files in os.walk(folder, followlinks=True):
+        real, here = Path(place).resolve(), Path(place)
+        if real in seen:
+            inside.clear()  # a second way there, or a circle
+            continue
+        seen.add(real)
+        if "recipe.yaml" in files:
+            runs.append(here)
+        inside.sort(key=lambda name: ((here / name).is_symlink(), name))
+    runs.sort()
     require(bool(runs), f"there is no run below {folder}: no folder in it has a recipe.yaml.")
     return runs
 

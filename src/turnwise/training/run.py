@@ -47,7 +47,7 @@ FOLDER_VARIABLE = "TURNWISE_RUN_FOLDER"  # tells the processes of one run which 
 
 def next_folder(parent: Path) -> Path:
     """`parent`/version_N with the first N that no run has taken."""
-    taken = [int(p.name[8:]) for p in parent.glob("version_*") if p.name[8:].isdigit()]
+    taken = [int(p.name[8:]) for p in parent.glob("version_*") if p.name[8:].isdecimal()]
     return parent / f"version_{max(taken, default=-1) + 1}"
 
 
