@@ -59,6 +59,14 @@ def test_every_command_says_what_it_does(run, capsys):
     assert " ".join(run.__doc__.split())[:60] in told
 
 
+@pytest.mark.parametrize("run", COMMANDS, ids=lambda run: run.__name__)
+def test_help_fits_a_terminal_of_80_columns(run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([run.__name__, "--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_arguments_belong_to_commands():
     assert set(ARGUMENTS) <= {run.__name__ for run in COMMANDS}
     assert len({run.__name__ for run in COMMANDS}) == len(COMMANDS)

@@ -182,6 +182,22 @@ def test_help_shows_the_options_of_the_model(capsys, words):
     assert "--dim is --width" in said
 
 
+@pytest.mark.parametrize("model", list_models())
+def test_help_fits_a_terminal_of_80_columns(model, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        spelled_out([model, "-h"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_help_says_what_may_be_chosen(capsys):
+    with pytest.raises(SystemExit):
+        spelled_out(["performer", "-h"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--variant VALUE exact or tep-2021 (as published) (default: exact)" in said
+    assert '--kernel VALUE "favor" (random features), "elu"' in said
+
+
 def test_help_of_other_models_speaks_of_their_own_options(capsys):
     for name in ("clipped_relative_performer", "vit"):
         with pytest.raises(SystemExit):

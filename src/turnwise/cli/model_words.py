@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.checks import InputError, require, require_known
+from turnwise.cli.option_help import option_texts
 
 RECIPE_WORDS = {
     "group": ("model.group", "C1, C4, D4, …"),
@@ -177,11 +178,11 @@ def _parser(model: str) -> argparse.ArgumentParser:
     """The command line of one model, with all its options in the help."""
     from turnwise.models import describe_model, model_options
 
-    options = model_options(model)
+    options, texts = model_options(model), option_texts(model)
     theirs = [f"--{said} is --{ours}" for said, ours in PUBLISHED.items() if ours in options]
     parser = argparse.ArgumentParser(
         prog=f"turnwise train {model}", allow_abbrev=False,
-        usage="%(prog)s DATASET [--option VALUE | key=value …]",
+        usage="%(prog)s DATASET\n           [--option VALUE | key=value …]",
         description=f"{describe_model(model)} Options may also be written width=128; whatever "
         "else a recipe holds is set by its full name, e.g. optimisation.weight_decay=0.",
         epilog=f"As in the published program {', '.join(theirs)}."
@@ -194,7 +195,7 @@ def _parser(model: str) -> argparse.ArgumentParser:
     own = parser.add_argument_group(f"options of {model}", only)
     for option, default in options.items():
         if option not in RUN_FLAGS:
-            _add(own, option, _shown(default))
+            _add(own, option, f"{texts.get(option, '')} {_shown(default)}")
     if _has_switch(model):
         own.add_argument("--no-projection", dest="kernel", action="store_const", const="softmax",
                          help="the same as --kernel softmax; relative_performer takes it with "
@@ -221,8 +222,9 @@ def _recipe_default(model: str, key: str) -> Any:
 def _shown(default: Any) -> str:
     value = list(default) if isinstance(default, tuple) else default
     said = "none" if value is None or value == "" else value
-    return f"(default: {said})".replace("%", "%%")
+    return f"(default: {said})"
 
 
 def _add(group: Any, word: str, text: str, metavar: str = "VALUE") -> None:
-    group.add_argument(f"--{word.replace('_', '-')}", dest=word, metavar=metavar, help=text)
+    said = text.strip().replace("%", "%%")
+    group.add_argument(f"--{word.replace('_', '-')}", dest=word, metavar=metavar, help=said)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "%(prog)s [-h] RECIPE [key=value …] | MODEL DATASET [--option VALUE | key=value …] | "
-        "--resume RUN"
+        "%(prog)s [-h] RECIPE [key=value …]\n"
+        "       %(prog)s MODEL DATASET [--option VALUE | key=value …]\n"
+        "       %(prog)s --resume RUN"
     )
     parser.add_argument(
         "recipe", nargs="?",
