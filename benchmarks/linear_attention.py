@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from meters import now, peak, ready, used
 
+from turnwise.cli.memory import keep_memory
 from turnwise.geometry.sources import Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.layers.group_attention import AttentionPlan, GroupSelfAttention
@@ -179,6 +180,7 @@ def training_step(case: dict[str, Any], device: torch.device) -> Callable[[], No
 
 
 def measure(case: dict[str, Any]) -> dict[str, float]:
+    keep_memory()  # as `turnwise` does
     torch.set_num_threads(case["threads"])
     torch.manual_seed(0)
     device = torch.device(case["device"])

@@ -30,6 +30,7 @@ from turnwise.cli import (
     train,
     verify,
 )
+from turnwise.cli.memory import keep_memory
 from turnwise.cli.model_words import hyphened, spelled_out
 from turnwise.cli.notes import tell
 
@@ -121,6 +122,7 @@ def _prepare() -> None:
     # OpenMP threads spin for about a millisecond before they sleep; where another program wants the
     # same cores they starve each other, and two demos at once took many times twice as long
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    keep_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ° or ≤ shows a question mark
