@@ -1,7 +1,7 @@
 """Memory that one large tensor leaves is kept for the next.
 
 glibc gives large blocks back to the system as soon as they are free, and the system hands them out
-again page by page, each filled with zeros, which on a CPU takes a good part of a certificate's time.
+again page by page, each filled with zeros: a good part of a certificate's time on a CPU.
 """
 
 import ctypes
