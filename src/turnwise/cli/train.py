@@ -37,48 +37,39 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def train(args: argparse.Namespace) -> int:
     """Train a recipe, or a model on a data set. The run folder keeps the recipe, the metrics and
     the best weights."""
+    from turnwise.training.run import train as run
+
     recipe, folder = _new(args) if args.resume is None else _resumed(args)
-    if args.resume or args.output or args.version:
-        done = _run(recipe, folder, args)
-    else:
-        done = _run_numbered(recipe, folder, args)
+    places: list[Path] = []
+
+    def begins(place: Path) -> None:
+        places.append(place)
+        if sys.stderr.isatty():
+            tell(f"the run is in {place}")
+
+    try:
+        done = run(
+            recipe, folder, data_dir=args.data_dir, resume=args.resume is not None,
+            numbered=not (args.resume or args.output or args.version),
+            command=shlex.join(["turnwise", *sys.argv[1:]]), begins=begins,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*_how_to_continue(places, args.data_dir)) from None
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0:
         print(f"the run is in {done}; test it with: turnwise test {done}")
     return 0
 
 
-def _run_numbered(recipe: "Recipe", folder: Path, args: argparse.Namespace) -> Path:
-    """Train in `folder`/version_N, with the first N that no other run has taken or takes now."""
-    from turnwise.data.storage import home_expanded
-    from turnwise.training.run import next_folder
-
-    folder = home_expanded(folder, "the folder of a run")
-    while True:
-        try:
-            return _run(recipe, next_folder(folder), args)
-        except InputError as error:
-            if not isinstance(error.__context__, FileExistsError):
-                raise
-
-
-def _run(recipe: "Recipe", folder: Path, args: argparse.Namespace) -> Path:
-    """Train in `folder`; interrupted, say how to continue where a whole epoch is there."""
+def _how_to_continue(places: list[Path], data_dir: str | None) -> list[str]:
+    """The command, where training began and a whole epoch is there."""
     from turnwise.training.run import last_checkpoint
-    from turnwise.training.run import train as run
 
-    if sys.stderr.isatty():  # elsewhere what is refused is one line and no more
-        tell(f"the run is in {folder}")
-    command = shlex.join(["turnwise", *sys.argv[1:]])
-    try:
-        return run(
-            recipe, folder, data_dir=args.data_dir, resume=args.resume is not None, command=command
-        )
-    except KeyboardInterrupt:
-        if not last_checkpoint(folder).is_file():
-            raise
-        words = ["turnwise", "train", "--resume", str(folder)]
-        words += ["--data-dir", args.data_dir] if args.data_dir else []
-        raise KeyboardInterrupt(f"continue with: {shlex.join(words)}") from None
+    data = ["--data-dir", data_dir] if data_dir else []
+    return [
+        f"continue with: {shlex.join(['turnwise', 'train', '--resume', str(place), *data])}"
+        for place in places
+        if last_checkpoint(place).is_file()
+    ]
 
 
 def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":

@@ -15,7 +15,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import distributions
@@ -150,12 +150,13 @@ def train(
     resume: bool = False,
     numbered: bool = False,
     command: str = "",
+    begins: Callable[[Path], None] = lambda place: None,
 ) -> Path:
     """Train as the recipe says and leave everything in `folder`; returns it.
 
     If `numbered`, in the next free `folder`/version_N.  With `resume`, continue from the last whole
     checkpoint in `folder`.  A run that fails before its first epoch is complete leaves nothing
-    behind.
+    behind.  Once training begins, `begins` is told where.
     """
     known = os.environ.get(FOLDER_VARIABLE)
     folder = home_expanded(known or folder, "the folder of a run")
@@ -179,6 +180,7 @@ def train(
         model = build_model(recipe, dataset)
         if not resume:
             _start_folder(folder, recipe, dataset, command)
+        begins(folder)
         _fit(model, recipe, dataset, folder, resume)
     return folder
 
