@@ -43,14 +43,23 @@ def test_what_the_user_has_tuned_stays():
     assert faults("kept", MALLOC_MMAP_THRESHOLD_="1000000") > 10 * BLOCK // 4096
 
 
-@pytest.mark.parametrize("broken", ["darwin", "no mallopt", "no library"])
-def test_elsewhere_it_does_nothing(monkeypatch, broken):
-    def library(name):
-        if broken == "no library":
-            raise OSError
-        return object()
+@pytest.fixture
+def asked(monkeypatch):
+    """The libraries that were asked for, in a process that nobody has tuned."""
+    for name in memory._tuned():
+        monkeypatch.delenv(name, raising=False)
+    libraries = []
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: libraries.append(name) or object())
+    return libraries
 
-    monkeypatch.setattr(memory.ctypes, "CDLL", library)
-    if broken == "darwin":
-        monkeypatch.setattr(memory.sys, "platform", "darwin")
+
+def test_where_malloc_is_another_it_goes_on(asked, monkeypatch):
+    monkeypatch.setattr(memory.sys, "platform", "linux")
     memory.keep_memory()
+    assert asked == [None], "it looked, and found no mallopt"
+
+
+def test_elsewhere_it_does_not_even_look(asked, monkeypatch):
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    memory.keep_memory()
+    assert asked == []

@@ -111,14 +111,7 @@ def _subjects(
     """Every run, its model and its pictures, of which some can be moved along every axis."""
     from turnwise.evaluation.shifts import label_sets, movable_along
 
-    places = [Path(run).resolve() for run in args.runs]
-    for number, run in enumerate(args.runs):
-        first = args.runs[places.index(places[number])]
-        said = run if run == first else f"{run} is {first}, which"
-        require(
-            places.index(places[number]) == number,
-            f"{said} is given twice, and would count twice; leave one out.",
-        )
+    _refuse_twice(args.runs)
     subjects, curves = [], 0
     for run in args.runs:
         model, pictures = _model_and_pictures(run, how.labels, args)
@@ -130,6 +123,16 @@ def _subjects(
 
         require_few_curves(curves)
     return subjects
+
+
+def _refuse_twice(runs: list[str]) -> None:
+    """One run counts once, also where a link leads to it."""
+    first: dict[Path, str] = {}
+    for run in runs:
+        before = first.get(Path(run).resolve())
+        said = run if before == run else f"{run} is {before}, which"
+        require(before is None, f"{said} is given twice, and would count twice; leave one out.")
+        first[Path(run).resolve()] = run
 
 
 def _model_and_pictures(

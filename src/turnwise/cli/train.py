@@ -40,11 +40,12 @@ def train(args: argparse.Namespace) -> int:
     from turnwise.training.run import train as run
 
     recipe, folder = _new(args) if args.resume is None else _resumed(args)
+    leads = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
     places: list[Path] = []
 
     def begins(place: Path) -> None:
         places.append(place)
-        if sys.stderr.isatty():
+        if leads and sys.stderr.isatty():
             tell(f"the run is in {place}")
 
     try:
@@ -55,7 +56,7 @@ def train(args: argparse.Namespace) -> int:
         )  # fmt: skip
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*_how_to_continue(places, args.data_dir)) from None
-    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0:
+    if leads:
         print(f"the run is in {done}; test it with: turnwise test {done}")
     return 0
 

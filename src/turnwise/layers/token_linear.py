@@ -3,8 +3,8 @@
     y = W x + b
 
 A token is then a pixel of a picture one pixel wide, and W a filter of 1 × 1.  The numbers are the
-same, but torch gives matrix products in float32 to MKL and convolutions to oneDNN, which on
-processors that MKL was not written for is twice as fast.
+same, but torch gives matrix products in float32 to MKL and convolutions to oneDNN, which was twice
+as fast on the one processor it was measured on (AMD; benchmarks/linear_attention.py --parts map).
 """
 
 import torch
