@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from meters import now, ready
 from torch import nn
 
-from turnwise.layers.group_transformer import GroupTransformerBlock
-from turnwise.layers.transformer import TransformerBlock
+from turnwise.layers.transformer.block import GroupTransformerBlock
+from turnwise.layers.transformer.plain import TransformerBlock
 from turnwise.models import create_model
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from meters import now, peak, used
 
-from turnwise.geometry.sources import Neighbourhood
+from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model
 from turnwise.reports.records import append_record

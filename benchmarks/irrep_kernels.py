@@ -23,9 +23,14 @@ from torch import Tensor
 
 from turnwise.groups import PlanarGroup
 from turnwise.groups.representations import regular_basis
-from turnwise.layers import triton_irrep_launch as launch
-from turnwise.layers.group_transformer import TokenNorm
-from turnwise.layers.irrep_blocks import PoseBasis, from_irreps, gelu_of_irreps, to_irreps
+from turnwise.kernels import irreps_launch as launch
+from turnwise.layers.transformer.block import TokenNorm
+from turnwise.layers.transformer.irreps import (
+    PoseBasis,
+    from_irreps,
+    gelu_of_irreps,
+    to_irreps,
+)
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from turnwise.attention.frames import Encodings, attend_from_frames
-from turnwise.geometry.sources import Neighbourhood, find_sources
+from turnwise.attention.group import Encodings, attend_from_frames
+from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources
 from turnwise.groups import PlanarGroup
-from turnwise.layers.conventions import key_seen_from_output, query_between_output_and_key
+from turnwise.layers.gsa.published import key_seen_from_output, query_between_output_and_key
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import format_error, text_table
 

@@ -33,11 +33,11 @@ import torch.nn.functional as F
 from meters import now, peak, ready, used
 
 from turnwise.cli.memory import keep_memory
-from turnwise.geometry.sources import Neighbourhood
+from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import PlanarGroup
-from turnwise.layers.group_attention import AttentionPlan, GroupSelfAttention
-from turnwise.layers.steered_attention import SteeredAttention
-from turnwise.layers.token_linear import TokenLinear
+from turnwise.layers.gsa.attention import AttentionPlan, GroupSelfAttention
+from turnwise.layers.performer.steered import SteeredAttention
+from turnwise.layers.performer.token_linear import TokenLinear
 from turnwise.models import create_model
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table

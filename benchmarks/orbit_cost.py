@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from turnwise.layers.orbit_readouts import COMBINATIONS
+from turnwise.layers.orbit.combinations import COMBINATIONS
 from turnwise.models import canonical, create_model, orbit
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from turnwise.checks import InputError
 from turnwise.data import Pictures
+from turnwise.errors import InputError
 from turnwise.evaluation.shifts import AXES, ShiftFigures, ShiftTest, examine_shifts
 from turnwise.models import load
 from turnwise.reports.records import append_record
+from turnwise.runs.train import load_run_data
 from turnwise.training.recipe import read_recipe
-from turnwise.training.run import load_run_data
 
 HERE = Path(__file__).parent
 TESTS = {

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from turnwise.data import Pictures
 from turnwise.data.batches import EvaluationBatches
-from turnwise.layers.orbit_readouts import OF_FEATURES, OF_LOGITS
+from turnwise.layers.orbit.combinations import OF_FEATURES, OF_LOGITS
 from turnwise.models import load, orbit
 from turnwise.models.orbits import Orbit
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import format_percent, text_table
+from turnwise.runs.train import load_run_data
 from turnwise.training.recipe import read_recipe
-from turnwise.training.run import load_run_data
 
 HERE = Path(__file__).parent
 BARE = "bare"

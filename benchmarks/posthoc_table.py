@@ -15,7 +15,7 @@ from typing import Any
 
 from gsa_tables import by_numbers, percent
 
-from turnwise.layers.orbit_readouts import LEARNED, OF_FEATURES, OF_LOGITS
+from turnwise.layers.orbit.combinations import LEARNED, OF_FEATURES, OF_LOGITS
 from turnwise.reports.records import Record, read_records
 from turnwise.reports.tables import markdown_table
 from turnwise.training.recipe import Recipe, read_recipe

@@ -25,14 +25,20 @@ from torch import Tensor, nn
 
 from turnwise.cli.certify import sample_pictures
 from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.sources import Neighbourhood
+from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.geometry.warps import turn_image
 from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
-from turnwise.layers.conventions import EXACT, EXACT_GE_VIT, Convention
-from turnwise.layers.encodings import AxisPerceptron
-from turnwise.layers.group_attention import GroupSelfAttention, LiftingSelfAttention
-from turnwise.layers.group_block import FieldPool, GroupBlock
-from turnwise.layers.published import GEVIT_2023, GSA_2021, table_of_2021, table_of_2023
+from turnwise.layers.gsa.attention import AxisPerceptron, GroupSelfAttention, LiftingSelfAttention
+from turnwise.layers.gsa.blocks import FieldPool, GroupBlock
+from turnwise.layers.gsa.published import (
+    EXACT,
+    EXACT_GE_VIT,
+    GEVIT_2023,
+    GSA_2021,
+    Convention,
+    table_of_2021,
+    table_of_2023,
+)
 from turnwise.models import create_model
 from turnwise.models.gsa import GroupAttentionNetwork
 from turnwise.models.registry import Task

@@ -29,7 +29,7 @@ from meters import ready
 from torch import nn
 
 from turnwise.geometry.sizes import Stage, remainder_of, size_after
-from turnwise.layers.roto_conv import RotoConv
+from turnwise.layers.roto.conv import RotoConv
 from turnwise.models import create_model
 from turnwise.models.metaformer import DESIGNS, GEOMETRIES
 from turnwise.reports.records import append_record

@@ -21,9 +21,9 @@ from irrep_kernels import farthest
 from roto_conv import layer_shapes
 from torch import Tensor
 
-from turnwise.evaluation.precision import all_bits
 from turnwise.geometry.sizes import Stage, remainder_of
-from turnwise.layers.roto_conv import RotoConv
+from turnwise.inference.precision import all_bits
+from turnwise.layers.roto.conv import RotoConv
 from turnwise.models.metaformer import GEOMETRIES
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.evaluation import examine_run
 from turnwise.models import load
 from turnwise.reports.records import append_record, read_records

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from turnwise.checks import InputError, require
 from turnwise.data.catalogue import entry
-from turnwise.evaluation.answers import answerer
-from turnwise.evaluation.examine import read_examination
-from turnwise.evaluation.predictions import predict_probabilities
-from turnwise.evaluation.targets import noisy_digits
+from turnwise.errors import InputError, require
+from turnwise.evaluation.certificate.scores import answerer
+from turnwise.evaluation.certificate.targets import noisy_digits
+from turnwise.evaluation.evaluate import read_examination
+from turnwise.evaluation.rotations import predict_probabilities
 from turnwise.files import write_json, write_whole
-from turnwise.groups.law import TOLERANCE, depends_on_input, equivariance_error
+from turnwise.groups.equivariance import TOLERANCE, depends_on_input, equivariance_error
 from turnwise.models import load, model_options, save
 from turnwise.models import shipped as shelf
 from turnwise.models.orbits import Orbit
@@ -37,8 +37,8 @@ from turnwise.models.storage import WEIGHTS, read_config
 from turnwise.reports.model_card import HEADERS, card_page, shipped_cards, summary_rows
 from turnwise.reports.records import Record, code_version, read_records
 from turnwise.reports.tables import markdown_table
+from turnwise.runs.train import load_run_data
 from turnwise.training.recipe import Recipe, read_recipe
-from turnwise.training.run import load_run_data
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "weights.md"

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from turnwise.data import Pictures
-from turnwise.evaluation.predictions import (
+from turnwise.evaluation.rotations import (
     accuracy_by_view,
     agreement,
     equal_angles,
@@ -25,8 +25,8 @@ from turnwise.evaluation.predictions import (
 from turnwise.models import load
 from turnwise.reports.records import append_record
 from turnwise.reports.tables import format_percent, text_table
+from turnwise.runs.train import load_run_data
 from turnwise.training.recipe import read_recipe
-from turnwise.training.run import load_run_data
 
 HERE = Path(__file__).parent
 COLUMNS = ("upright", "mean", "least", "same at all angles", "same at one angle")

@@ -11,7 +11,17 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from turnwise.data import load_dataset
+from turnwise.training.recipe import make_recipe
+
 REPOSITORY = Path(__file__).parents[1]
+QUICK_RECIPE = {
+    "model": {"name": "orbit_vit", "group": "C4", "patch": 7, "width": 16, "depth": 2, "heads": 2},
+    "data": {"name": "digits", "augment": {"rotation": 15, "shift": 1, "mirror": True}},
+    "optimisation": {"batch_size": 400, "learning_rate": 0.003, "warmup_epochs": 1},
+    "trainer": {"max_epochs": 2, "accelerator": "cpu"},
+    "evaluation": {"angles": 4},
+}
 
 # small tensors on a shared two-core machine: threads cost more than they give
 torch.set_num_threads(1)
@@ -52,3 +62,20 @@ def in_interpreter():
         return json.loads(ended.stdout)
 
     return run
+
+
+@pytest.fixture
+def digits_like():
+    """Images in [0, 1], no two of them alike, for the small networks of small_networks.py."""
+    return torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="session")
+def digits():
+    return load_dataset("digits")
+
+
+@pytest.fixture
+def quick():
+    """Makes a recipe that trains in a second and has every source of randomness in it."""
+    return lambda *overrides: make_recipe(QUICK_RECIPE, overrides)

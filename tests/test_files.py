@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.files import fill_whole, require_writable, write_json, write_whole
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from turnwise.data import Pictures
-from turnwise.layers.orbit_readouts import COMBINATIONS, LEARNED
+from turnwise.layers.orbit.combinations import COMBINATIONS, LEARNED
 from turnwise.models import create_model, orbit
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

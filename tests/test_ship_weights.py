@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import turnwise
-from turnwise.checks import InputError
 from turnwise.cli.main import main as command
 from turnwise.data import load_dataset
 from turnwise.data.catalogue import entry
+from turnwise.errors import InputError
 from turnwise.groups import PlanarGroup
 from turnwise.models import shipped
-from turnwise.reports import subjects
+from turnwise.reports import loaded_models as subjects
+from turnwise.runs.train import build_model
 from turnwise.training.recipe import make_recipe
-from turnwise.training.run import build_model
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "ship_weights.py"
 NAME = "orbit_vit.digits"

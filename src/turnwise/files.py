@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 
 ANOTHER_OUTPUT = "choose another place with --output"
 

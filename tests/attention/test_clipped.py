@@ -12,7 +12,7 @@ from turnwise.attention.clipped import (
     gather_near,
     near_steps,
 )
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 
 WRAP = pytest.mark.parametrize("wrap", [False, True])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from turnwise.attention.dense import attend
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 
 
 def parts(bias=True, dtype=torch.float64):

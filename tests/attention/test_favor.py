@@ -15,7 +15,7 @@ from turnwise.attention.favor import (
     orthogonal_projection,
 )
 from turnwise.attention.linear import elu_features
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 
 STABILISERS = pytest.mark.parametrize("stabiliser", ["sample", "published"])
 

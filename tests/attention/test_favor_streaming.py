@@ -6,7 +6,7 @@ import torch
 from turnwise.attention import favor_streaming
 from turnwise.attention.favor import feature_count, orthogonal_projection
 from turnwise.attention.favor_streaming import attend_by_favor
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 
 
 def tensors(batch=2, heads=3, tokens=7, dim=4, dim_out=5, spread=1.0):

@@ -13,7 +13,7 @@ from turnwise.attention.rotary import (
     own_frame_phases,
     rotate_pairs,
 )
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.groups import PlanarGroup, act_on_points
 
 FRAMES = pytest.mark.parametrize("frame", ["own", "cross"])

@@ -22,7 +22,7 @@ from turnwise.attention.rotary import (
     window_mask,
 )
 from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.sources import SHAPES, Neighbourhood, find_sources
+from turnwise.geometry.neighbourhoods import SHAPES, Neighbourhood, find_sources
 from turnwise.groups import PlanarGroup, act_on_points
 
 GROUPS = ["C1", "D1", "C2", "C4", "D4", "D3", "C8", "D8"]

@@ -14,8 +14,8 @@ import time
 
 import pytest
 
+from turnwise.runs.train import train
 from turnwise.training.recipe import make_recipe
-from turnwise.training.run import train
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 40  # seconds

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from turnwise.cli.main import main
-from turnwise.reports.subjects import read_subjects
+from turnwise.reports.loaded_models import read_subjects
 from turnwise.reports.views import shifted_views, turned_views
 
 SAID = "[...document.querySelectorAll('#explorer-voices .voice')].map(v => v.innerText)"

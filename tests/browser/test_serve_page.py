@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from turnwise.data import load_dataset
+from turnwise.deploy.server import Answerer, PictureServer
 from turnwise.models import load
-from turnwise.reports.server import Answerer, PictureServer
 
 VOICE = "document.getElementById('serve-voice').innerText"
 TOLD = "document.getElementById('serve-told').innerText"

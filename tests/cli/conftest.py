@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from turnwise.cli.main import main
+from turnwise.runs.train import train
 from turnwise.training.recipe import make_recipe
-from turnwise.training.run import train
 
 RECIPE = {
     "model": {"name": "orbit_vit", "group": "C4", "patch": 7, "width": 16, "depth": 1, "heads": 2},

@@ -72,7 +72,7 @@ def test_the_test_split_is_not_looked_at(turnwise, run, monkeypatch):
         seen.append(images)
         return measure(model, group, images, **words)
 
-    monkeypatch.setattr("turnwise.evaluation.targets.certify", spy)
+    monkeypatch.setattr("turnwise.evaluation.certificate.targets.certify", spy)
     assert turnwise("certify", run, *QUICK)[0] == 0
     assert torch.equal(seen[0], to_unit(load_dataset("digits").val.images[:4]))
 

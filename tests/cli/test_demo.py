@@ -7,9 +7,9 @@ import json
 import pytest
 
 import turnwise as library
-from turnwise.checks import InputError
 from turnwise.cli.demo import clear_earlier_demo, recipe_of
 from turnwise.cli.main import main
+from turnwise.errors import InputError
 
 
 @pytest.fixture(scope="module")

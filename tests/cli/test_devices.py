@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from turnwise.checks import InputError
 from turnwise.cli.devices import chosen_device
+from turnwise.errors import InputError
 
 
 def test_a_device_by_its_name():

@@ -9,7 +9,7 @@ import torch
 from turnwise.cli.main import main
 from turnwise.groups import PlanarGroup
 from turnwise.models import load
-from turnwise.models.originals import ORIGINS
+from turnwise.models.importing.gsa import ORIGINS
 
 KEYS = Path(__file__).parents[1] / "golden" / "keys.json"
 

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from turnwise import __version__
-from turnwise.checks import InputError
 from turnwise.cli.main import ARGUMENTS, COMMANDS, main, parse, parser
+from turnwise.errors import InputError
 
 
 def run_python(*words):

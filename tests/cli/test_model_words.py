@@ -2,8 +2,8 @@
 
 import pytest
 
-from turnwise.checks import InputError
 from turnwise.cli.model_words import PUBLISHED, RECIPE_WORDS, spelled_out
+from turnwise.errors import InputError
 from turnwise.models import create_model, list_models, model_options
 from turnwise.training.recipe import make_recipe
 

@@ -10,8 +10,8 @@ import yaml
 
 from turnwise.evaluation import certify
 from turnwise.models import create_model, load, save
+from turnwise.runs.train import train
 from turnwise.training.recipe import make_recipe
-from turnwise.training.run import train
 
 SMALL = {"patch": 7, "width": 16, "depth": 1, "heads": 2}
 PLAIN = {

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from turnwise.cli.main import parse
-from turnwise.reports.server import PATIENCE
+from turnwise.deploy.server import PATIENCE
 
 
 def ended(process, patience=60):

@@ -256,7 +256,7 @@ def test_a_data_folder_that_is_not_there(refused, recipe):
 @pytest.fixture
 def interrupted(monkeypatch):
     """Training is stopped when its epochs are over, before the model is kept."""
-    monkeypatch.setattr("turnwise.training.run.save", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("turnwise.runs.train.save", Mock(side_effect=KeyboardInterrupt))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_interrupted(turnwise, recipe, interrupted, monkeypatch, words, folder):
 
 
 def test_interrupted_before_a_whole_epoch(turnwise, recipe, monkeypatch, empty_place):
-    monkeypatch.setattr("turnwise.training.run._fit", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("turnwise.runs.train._fit", Mock(side_effect=KeyboardInterrupt))
     assert turnwise("train", recipe) == (130, "", "turnwise train: interrupted\n")
     assert [path.name for path in empty_place.iterdir()] == ["tiny.yaml"]
 
@@ -303,7 +303,7 @@ def test_another_run_takes_the_folder_first(turnwise, recipe, monkeypatch, empty
     """Both look before either makes its folder: the second takes the next."""
     places = [Path(f"runs/tiny/version_{number}") for number in range(2)]
     (empty_place / places[0]).mkdir(parents=True)
-    monkeypatch.setattr("turnwise.training.run.next_folder", Mock(side_effect=places))
+    monkeypatch.setattr("turnwise.runs.train.next_folder", Mock(side_effect=places))
     assert turnwise("train", recipe)[0] == 0
     assert load(empty_place / places[1]).classes
 

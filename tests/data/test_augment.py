@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from turnwise.checks import InputError
 from turnwise.data.augment import (
     ERASED,
     Augmentation,
@@ -14,6 +13,7 @@ from turnwise.data.augment import (
     random_bends,
     random_moves,
 )
+from turnwise.errors import InputError
 
 MANY = 4000
 

@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from turnwise.checks import InputError
 from turnwise.data import Pictures
 from turnwise.data.augment import Augmentation
 from turnwise.data.batches import EvaluationBatches, TrainingBatches, mix, place, to_unit
+from turnwise.errors import InputError
 
 CPU = torch.device("cpu")
 STILL = Augmentation()

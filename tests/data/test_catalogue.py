@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from turnwise.checks import InputError
 from turnwise.data.catalogue import CATALOGUE, entry
-from turnwise.data.sources import READERS
+from turnwise.data.readers.sources import READERS
+from turnwise.errors import InputError
 
 NAMED = {"digits", "mnist", "fashionmnist", "rotmnist", "cifar10", "dermamnist_c", "eurosat"}
 

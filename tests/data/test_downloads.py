@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from turnwise.checks import InputError
 from turnwise.data import downloads
 from turnwise.data.downloads import _alone, fetch, md5_of, obtain
 from turnwise.data.entries import Download
 from turnwise.data.storage import Shelves
+from turnwise.errors import InputError
 
 CONTENT = bytes(range(256)) * 4000
 PATIENCE = 20  # seconds

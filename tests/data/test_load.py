@@ -5,9 +5,9 @@ import time
 import pytest
 import torch
 
-from turnwise.checks import InputError
 from turnwise.data import load_dataset
 from turnwise.data.splits import same_content
+from turnwise.errors import InputError
 
 SPLITS = ("train", "val", "test")
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.checks import InputError
 from turnwise.data.resample import check_wishes, crop_centre, fit, to_channels, to_size, to_square
+from turnwise.errors import InputError
 
 
 def noise(*shape):

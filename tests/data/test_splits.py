@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.checks import InputError
 from turnwise.data.splits import (
     cut,
     cut_by_content,
@@ -14,6 +13,7 @@ from turnwise.data.splits import (
     same_content,
     val_count,
 )
+from turnwise.errors import InputError
 
 
 @given(st.integers(2, 300), st.data())

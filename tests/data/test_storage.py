@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.checks import InputError
 from turnwise.data.storage import (
     Shelves,
     cache_folder,
     shelves,
     where_to_put,
 )
+from turnwise.errors import InputError
 
 
 def test_the_cache_follows_the_environment(monkeypatch):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise.checks import InputError
 from turnwise.data import load_dataset
+from turnwise.errors import InputError
 from turnwise.evaluation import examine_run, read_examination
 from turnwise.evaluation.elsewhere import examine_elsewhere, result_folder
-from turnwise.evaluation.predictions import predict_probabilities
+from turnwise.evaluation.rotations import predict_probabilities
 from turnwise.models import load
+from turnwise.runs.train import train
 from turnwise.training.recipe import make_recipe
-from turnwise.training.run import train
 
 RECIPE = {
     "model": {"name": "vit", "group": "C4", "patch": 7, "width": 16, "depth": 1, "heads": 2},

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torchmetrics.functional.classification as torchmetrics_scores
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.evaluation.metrics import (
     _auc_draws,
     _confusion_draws,

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.evaluation.run_table import failed_row, run_row, runs_below, write_run_table
 from turnwise.models import create_model, save
 from turnwise.training.recipe import make_recipe

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.checks import InputError
 from turnwise.data import Pictures, load_dataset
+from turnwise.errors import InputError
 from turnwise.evaluation.shifts import (
     AXES,
     ShiftTest,

@@ -1,64 +1,113 @@
-"""Neighbourhoods that the group maps to themselves, and who stands at the border."""
+"""Sources stand where the offsets point, and offsets are seen from the pose that looks."""
 
 import itertools
 
 import pytest
 import torch
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.neighbourhoods import (
-    disc_neighbourhood,
-    is_closed,
-    neighbour_index,
-    rectangle_of_offsets,
-    square_neighbourhood,
-)
-from turnwise.groups import PlanarGroup
+from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources, turned_offsets
+from turnwise.groups import GRID_GROUPS, PlanarGroup, act_on_points
+
+NEIGHBOURHOODS = [Neighbourhood(3), Neighbourhood(5, "disc"), Neighbourhood(0)]
 
 
-@pytest.mark.parametrize("window", [1, 3, 5, 9])
-@pytest.mark.parametrize("shape", [square_neighbourhood, disc_neighbourhood])
-def test_closed_under_the_symmetries_of_the_grid(shape, window):
-    assert is_closed(PlanarGroup.named("D4"), shape(window))
+@pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
+@pytest.mark.parametrize("crop", [0, 1])
+def test_sources_are_where_the_offsets_point(neighbourhood, crop):
+    """On a rectangle: every token and source against the positions, one by one."""
+    rows, cols = 3, 5
+    centre = pixel_centres(rows, cols)
+    tokens = centre[crop : rows - crop, crop : cols - crop].flatten(0, 1)
+    offsets = neighbourhood.offsets(rows, cols)
+    sources = find_sources(neighbourhood, rows, cols, crop)
+    assert len(sources.pixel) == len(tokens)
+    for t, s in itertools.product(range(len(tokens)), range(sources.pixel.shape[1])):
+        aim = tokens[t] + offsets[sources.offset[t, s]]
+        here = (centre.flatten(0, 1) == aim).all(-1)
+        assert bool(here.any()) == bool(sources.inside[t, s])
+        if here.any():
+            assert sources.pixel[t, s] == torch.nonzero(here).item()
+            row, col = divmod(int(sources.pixel[t, s]), cols)
+            at = divmod(t, cols - 2 * crop)
+            steps = sources.steps[sources.offset[t, s]].tolist()
+            assert [row, col] == [at[0] + crop + steps[0], at[1] + crop + steps[1]]
 
 
-def test_closed_can_say_no():
-    assert not is_closed(PlanarGroup.named("C8"), square_neighbourhood(3))
-    assert not is_closed(PlanarGroup.named("C4"), square_neighbourhood(3)[1:])
-
-
-def test_sizes():
-    assert [len(square_neighbourhood(k)) for k in (1, 3, 5)] == [1, 9, 25]
-    assert [len(disc_neighbourhood(k)) for k in (1, 3, 5, 7)] == [1, 9, 21, 37]
-
-
-def test_a_rectangle_runs_row_by_row_from_the_top_left():
-    """y falls by 1 from row to row; within a row x grows by 1."""
-    by_hand = [[x, y] for y in (1, 0, -1) for x in (-2, -1, 0, 1, 2)]
-    assert rectangle_of_offsets(3, 5).tolist() == by_hand
-    assert torch.equal(rectangle_of_offsets(5, 5), square_neighbourhood(5))
-
-
-def test_a_rectangle_is_kept_by_half_turns_and_mirrors_alone():
-    assert is_closed(PlanarGroup.named("D2"), rectangle_of_offsets(3, 5))
-    assert not is_closed(PlanarGroup.named("C4"), rectangle_of_offsets(3, 5))
-
-
-@pytest.mark.parametrize("window", [0, 4, -1])
-def test_a_window_without_centre_is_refused(window):
-    with pytest.raises(InputError, match="must be odd and positive"):
-        square_neighbourhood(window)
-
-
-@pytest.mark.parametrize("offsets", [square_neighbourhood(3), disc_neighbourhood(5)])
-def test_neighbours_are_where_the_offsets_point(offsets):
-    """On a rectangle: index and mask against the positions, one by one."""
+@pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
+def test_no_pixel_is_heard_twice_and_all_that_are_near_are_heard(neighbourhood):
     rows, cols = 3, 5
     centre = pixel_centres(rows, cols).flatten(0, 1)
-    index, inside = neighbour_index(rows, cols, offsets)
-    for token, o in itertools.product(range(rows * cols), range(len(offsets))):
-        here = (centre == centre[token] + offsets[o]).all(-1)
-        assert bool(here.any()) == bool(inside[token, o])
-        if here.any():
-            assert index[token, o] == torch.nonzero(here).item()
+    offsets = {tuple(offset) for offset in neighbourhood.offsets(rows, cols).tolist()}
+    sources = find_sources(neighbourhood, rows, cols)
+    for t in range(rows * cols):
+        near = [q for q in range(rows * cols) if tuple((centre[q] - centre[t]).tolist()) in offsets]
+        assert sorted(sources.pixel[t, sources.inside[t]].tolist()) == near
+
+
+def test_the_whole_picture_is_heard_from_everywhere():
+    sources = find_sources(Neighbourhood(0), 3, 4)
+    assert sources.inside.all()
+    assert torch.equal(sources.pixel, torch.arange(12).expand(12, 12))
+
+
+def test_reach():
+    assert [Neighbourhood(w).reach(28, 20) for w in (1, 5, 9, 0)] == [0, 2, 4, 27]
+    for neighbourhood in NEIGHBOURHOODS:
+        assert neighbourhood.offsets(4, 6).abs().max() == neighbourhood.reach(4, 6)
+
+
+def test_definition_of_what_a_pose_sees():
+    """h⁻¹δ, by the action on points; down is the first step, right is the second."""
+    group, offsets = PlanarGroup.named("D3"), Neighbourhood(3).offsets(9, 9)
+    seen = turned_offsets(group, offsets)
+    for h, o in itertools.product(range(6), range(9)):
+        x, y = act_on_points(group, group.invert(h), offsets[o].double())
+        torch.testing.assert_close(seen[h, o], torch.stack([-y, x]))
+
+
+@pytest.mark.parametrize("name", GRID_GROUPS)
+def test_the_symmetries_of_the_grid_give_whole_steps(name):
+    """Not a digit is lost; finer turns give real numbers."""
+    seen = turned_offsets(PlanarGroup.named(name), Neighbourhood(7).offsets(9, 9))
+    assert torch.equal(seen, seen.round())
+    eighth = turned_offsets(PlanarGroup.named("C8"), Neighbourhood(7).offsets(9, 9))
+    assert not torch.equal(eighth, eighth.round())
+
+
+@pytest.mark.parametrize("name", ["C8", "D3", "D4", "D6"])
+def test_law_of_what_a_pose_sees(name):
+    """When everything turns by g, pose h sees what pose g⁻¹h saw."""
+    group, offsets = PlanarGroup.named(name), Neighbourhood(5).offsets(9, 9)
+    seen = turned_offsets(group, offsets)
+    for g in group.grid_elements():
+        moved = turned_offsets(group, act_on_points(group, g, offsets.double()).long())
+        torch.testing.assert_close(moved, seen[group.product()[group.invert(g)]])
+
+
+def test_control_the_element_in_place_of_its_inverse():
+    group, offsets = PlanarGroup.named("C4"), Neighbourhood(3).offsets(9, 9)
+    wrong = turned_offsets(group, offsets)[group.inverse()]
+    moved = turned_offsets(group, act_on_points(group, 1, offsets.double()).long())
+    assert (moved[group.inverse()] - wrong[group.product()[3]]).abs().max() >= 1
+
+
+@pytest.mark.parametrize(
+    ("window", "shape", "words"),
+    [
+        (4, "square", r"window = 4 must be odd and positive, .* try 3 or 5"),
+        (-3, "square", "must be odd and positive"),
+        (0, "disc", r"the whole picture \(window = 0\) is no disc; give a window"),
+        (3, "disk", r"unknown shape of a neighbourhood 'disk'\. Did you mean 'disc'\?"),
+    ],
+)
+def test_what_is_no_neighbourhood_is_refused(window, shape, words):
+    with pytest.raises(InputError, match=words):
+        Neighbourhood(window, shape)
+
+
+def test_a_crop_must_leave_something():
+    assert len(find_sources(Neighbourhood(3), 3, 5, crop=1).pixel) == 3
+    with pytest.raises(InputError, match="3 x 5 pixels has none left 2 pixels from its border"):
+        find_sources(Neighbourhood(3), 3, 5, crop=2)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.geometry.sizes import (
     Stage,
     exact_sizes,

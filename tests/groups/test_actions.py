@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
 from turnwise.groups import (
     GRID_GROUPS,

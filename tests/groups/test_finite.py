@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.groups import PlanarGroup, require_grid_group
 
 NAMES = [f"C{n}" for n in range(1, 17)] + [f"D{n}" for n in range(1, 9)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.groups import act_on_image, assert_equivariant
 from turnwise.layers.normalise import Normalise
 

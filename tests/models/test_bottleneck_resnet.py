@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.groups import act_on_image, equivariance_error, equivariance_errors
-from turnwise.layers.roto_conv import RotoConv
+from turnwise.layers.roto.conv import RotoConv
 from turnwise.models import create_model, load, save
 
 SMALL = {"widths": (4, 6, 8), "depths": (1, 2, 1), "stem": "small"}

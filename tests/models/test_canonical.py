@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import turnwise
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
 from turnwise.groups import PlanarGroup, act_on_image, act_on_regular, equivariance_error
 from turnwise.models import create_model, orbit

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.geometry.sizes import Stage, output_size, size_after
 from turnwise.groups import PlanarGroup, act_on_image, equivariance_error
-from turnwise.layers.roto_conv import RotoConv
+from turnwise.layers.roto.conv import RotoConv
 from turnwise.models import registry
 from turnwise.models.convolutions import ConvMaker, register_twins, require_room
 from turnwise.models.registry import create_model, describe_model, model_options

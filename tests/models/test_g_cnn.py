@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.groups import (
     GRID_GROUPS,
     PlanarGroup,

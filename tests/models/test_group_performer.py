@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.evaluation import certify
 from turnwise.groups import act_on_field, act_on_image, equivariance_error
-from turnwise.layers.readouts import invariant
+from turnwise.layers.heads.pooling import invariant
 from turnwise.models import create_model
 
 SMALL = {"width": 32, "depth": 2, "heads": 2, "image_size": 8}

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 import turnwise
-from turnwise.checks import InputError
-from turnwise.geometry.sources import Neighbourhood
+from turnwise.errors import InputError
+from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import act_on_field, equivariance_error, equivariance_errors
-from turnwise.layers.group_attention import GroupSelfAttention
+from turnwise.layers.gsa.attention import GroupSelfAttention
 from turnwise.models import create_model
 
 SMALL = {"width": 12, "widths": [[12], [12]], "crops": [[2], [1]], "heads": 2, "window": 3}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.models import create_model
 from turnwise.models.heads import HeadListener, find_head, head_width, logits_of
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from turnwise.checks import InputError
-from turnwise.geometry.sources import Neighbourhood
+from turnwise.errors import InputError
+from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_error
-from turnwise.layers.conventions import EXACT_GE_VIT
-from turnwise.layers.group_attention import AttentionPlan
-from turnwise.layers.group_conv import PatchLift, maps_to_field
+from turnwise.layers.conv.conv import PatchLift, maps_to_field
+from turnwise.layers.gsa.attention import AttentionPlan
+from turnwise.layers.gsa.published import EXACT_GE_VIT
 from turnwise.models import create_model
 from turnwise.models.hybrids import KEEP, PoolPosesAndLift
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.evaluation import Scope, certify
 from turnwise.groups import act_on_image, equivariance_error, equivariance_errors
 from turnwise.models import create_model, list_models, load, save

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import turnwise
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
 from turnwise.geometry.warps import warp_image
 from turnwise.groups import (
@@ -20,7 +20,7 @@ from turnwise.groups import (
     equivariance_error,
     equivariance_errors,
 )
-from turnwise.layers.orbit_readouts import COMBINATIONS, LEARNED, OF_LOGITS, takes_features
+from turnwise.layers.orbit.combinations import COMBINATIONS, LEARNED, OF_LOGITS, takes_features
 from turnwise.models import create_model, orbit
 
 SMALL = {"width": 16, "depth": 2, "heads": 2, "image_size": 8}

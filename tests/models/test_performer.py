@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.models import create_model, model_options
 
 SMALL = {"width": 16, "depth": 2, "heads": 2, "image_size": 8, "clipping_distance": 3}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import turnwise
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.groups import PlanarGroup, assert_equivariant
 from turnwise.models import shipped
 from turnwise.models.pretrained import chosen_weights, with_new_head

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import turnwise
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.models import create_model, describe_model, list_models, model_options
 from turnwise.models.registry import ORBIT_OPTIONS, config_of
 

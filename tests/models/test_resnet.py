@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.evaluation import Scope, certify
 from turnwise.groups import act_on_image, equivariance_error, equivariance_errors
-from turnwise.layers.roto_conv import RotoConv
+from turnwise.layers.roto.conv import RotoConv
 from turnwise.models import create_model, load, save
 
 BRIEF = Scope(shifts=0, layers=False)

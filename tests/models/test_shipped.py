@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import turnwise
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.models import shipped
 from turnwise.models.shipped import list_pretrained, read_card, shipped_folder
 from turnwise.models.storage import read_config

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.evaluation import Scope, certify
 from turnwise.groups import equivariance_error
 from turnwise.models import create_model

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import turnwise
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 
 SMALL = {"width": 16, "depth": 1, "heads": 2, "image_size": 8}
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.evaluation import Scope, certify
 from turnwise.groups import (
     PlanarGroup,
@@ -16,8 +16,8 @@ from turnwise.groups import (
     equivariance_error,
     equivariance_errors,
 )
-from turnwise.layers.group_conv import GroupPool, maps_to_tokens
-from turnwise.layers.readouts import invariant
+from turnwise.layers.conv.conv import GroupPool, maps_to_tokens
+from turnwise.layers.heads.pooling import invariant
 from turnwise.models import create_model, list_models
 
 SMALL = {"depths": [1], "kernels": [3, 3, 3], "image_size": 12, "width": 32}

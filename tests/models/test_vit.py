@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.groups import equivariance_error
 from turnwise.models import create_model
 

@@ -6,7 +6,7 @@ import torch
 from turnwise.data import Pictures, load_dataset
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model
-from turnwise.reports.subjects import Subject
+from turnwise.reports.loaded_models import Subject
 
 SMALL = {
     "vit": {"patch": 7, "width": 16, "depth": 2, "heads": 2},
@@ -14,11 +14,6 @@ SMALL = {
     "gsa_net": {"width": 6, "widths": [[6], [6]], "crops": [[1], [0]], "heads": 2, "window": 3},
     "turnwise_vit_nano": {},
 }
-
-
-@pytest.fixture(scope="session")
-def digits():
-    return load_dataset("digits")
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 import pytest
 from PIL import Image
 
-from turnwise.checks import InputError
 from turnwise.cli import show
+from turnwise.errors import InputError
 from turnwise.reports.gallery import (
     KINDS,
     Wishes,

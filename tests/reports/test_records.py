@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 import torch
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.reports.records import (
     append_record,
     code_version,

@@ -8,11 +8,12 @@ import lightning
 import pytest
 import torch
 
-from turnwise.checks import InputError
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
-from turnwise.layers.performer_block import RandomProjection
+from turnwise.errors import InputError
+from turnwise.layers.performer.block import RandomProjection
 from turnwise.models import load
+from turnwise.runs.train import train
 from turnwise.training.callbacks import (
     AveragedWeights,
     EpochTable,
@@ -21,7 +22,6 @@ from turnwise.training.callbacks import (
     WholeCheckpoints,
 )
 from turnwise.training.recipe import make_recipe
-from turnwise.training.run import train
 
 
 def trainer(**facts):

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from lightning.pytorch.callbacks import Callback
 
-from turnwise.training import run as training
+from turnwise.runs import train as training
 from turnwise.training.interruption import StopBetweenBatches, interruptible
 from turnwise.training.trainer import make_trainer, quiet
 
@@ -91,7 +91,7 @@ def test_an_interruption_inside_a_logger_s_lock_ends_the_run(tmp_path, quick):
     program = f"""
 import signal, sys, threading
 from turnwise.training.recipe import read_recipe
-from turnwise.training.run import train
+from turnwise.runs.train import train
 
 enter, pressed = threading.Condition.__enter__, []
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 from turnwise.models import create_model, model_options
 from turnwise.training.recipe import OptimisationPart, make_recipe, read_recipe
 

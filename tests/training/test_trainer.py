@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from turnwise.checks import InputError
 from turnwise.data import load_dataset
+from turnwise.errors import InputError
 from turnwise.training.trainer import SplitBatches, make_trainer, quick_products, quiet
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from turnwise.attention.lean import may_be_lean
-from turnwise.checks import require, require_known
+from turnwise.errors import require, require_known
 from turnwise.geometry.windows import tiles_of
 
 Steps = list[tuple[int, int]]

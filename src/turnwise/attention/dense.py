@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from turnwise.checks import require_known
+from turnwise.errors import require_known
 
 BACKENDS = ("auto", "plain", "sdpa")
 

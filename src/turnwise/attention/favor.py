@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from turnwise.attention.linear import LINEAR_BACKENDS
-from turnwise.checks import require_known, require_positive
+from turnwise.errors import require_known, require_positive
 
 Heads = Float[Tensor, "batch head token dim"]
 Features = Float[Tensor, "batch head token feature"]

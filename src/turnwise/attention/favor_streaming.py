@@ -32,7 +32,7 @@ from turnwise.attention.favor import (
     favor_features,
 )
 from turnwise.attention.lean import gradients_of, may_be_lean, must_be_plain
-from turnwise.checks import require_known
+from turnwise.errors import require_known
 
 SourceHeads = Float[Tensor, "batch head source dim"]
 FAVOR_BACKENDS = ("auto", "plain", "streaming")

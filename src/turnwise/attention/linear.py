@@ -34,7 +34,7 @@ from turnwise.attention.rotary import (
     steer_orbit,
     to_slots,
 )
-from turnwise.checks import require_known
+from turnwise.errors import require_known
 
 Lengths = Float[Tensor, "batch slot seat pair"]
 SlotValues = Float[Tensor, "batch slot seat dim_out"]

@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from turnwise.evaluation import Certificate
-    from turnwise.evaluation.targets import Request
+    from turnwise.evaluation.certificate.targets import Request
 
 TARGET = (
     "a run, a model folder, shipped weights, a model's name (untrained), module:callable (imports "
@@ -55,7 +55,7 @@ def certify(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation.targets import certify_request, open_target, own_group
+    from turnwise.evaluation.certificate.targets import certify_request, open_target, own_group
 
     groups = (args.group or "").split(",")
     request = _request(args, groups[0])
@@ -76,7 +76,7 @@ def certify(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace, group: str) -> "Request":
-    from turnwise.evaluation.targets import Request
+    from turnwise.evaluation.certificate.targets import Request
 
     try:
         sizes = tuple(int(size) for size in args.sizes.split(",") if size)
@@ -103,9 +103,9 @@ def _output(args: argparse.Namespace, group: str) -> Path | None:
 
 def _report(certificate: "Certificate", images: "Tensor", output: Path | None) -> None:
     from turnwise.files import write_json
-    from turnwise.reports.certificate_page import certificate_page
-    from turnwise.reports.certificate_tables import describe
-    from turnwise.reports.page import write_page
+    from turnwise.reports.pages.certificate import certificate_page
+    from turnwise.reports.pages.certificate_tables import describe
+    from turnwise.reports.pages.page import write_page
 
     if output is not None:  # before anything is said: who listens may be gone
         html = certificate_page(certificate, images)
@@ -119,7 +119,7 @@ def _report(certificate: "Certificate", images: "Tensor", output: Path | None) -
 
 def sample_pictures(model: "nn.Module", count: int) -> "Tensor":
     """Embedded digits in the model's size and channels; noise in all, so that nothing is blank."""
-    from turnwise.evaluation.targets import noisy_digits
+    from turnwise.evaluation.certificate.targets import noisy_digits
     from turnwise.models.registry import config_of
 
     options = config_of(model).options

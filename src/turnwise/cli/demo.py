@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from turnwise.checks import require
+from turnwise.errors import require
 
 OUTPUT = "turnwise-demo"
 NAMES = {"equivariant": "orbit_vit", "ordinary": "vit"}
@@ -32,10 +32,10 @@ def demo(args: argparse.Namespace) -> int:
     from turnwise.evaluation import certify, examine_run
     from turnwise.files import write_json
     from turnwise.models import load
-    from turnwise.reports.page import write_page
-    from turnwise.reports.report import CERTIFICATE, report_page
-    from turnwise.reports.subjects import read_subjects
-    from turnwise.training.run import train
+    from turnwise.reports.loaded_models import read_subjects
+    from turnwise.reports.pages.page import write_page
+    from turnwise.reports.pages.report import CERTIFICATE, report_page
+    from turnwise.runs.train import train
 
     require(args.epochs >= 1, f"--epochs {args.epochs} must be at least 1.")
     start, output = time.monotonic(), Path(args.output)
@@ -67,8 +67,8 @@ def demo(args: argparse.Namespace) -> int:
 
 def examples_for(subjects: Any, digits: Any) -> tuple[Any, str]:
     """The test pictures of `SHOWN` that all recognise; where there is none, others."""
-    from turnwise.reports.report import chosen_examples
-    from turnwise.reports.subjects import recognised_by_all
+    from turnwise.reports.loaded_models import recognised_by_all
+    from turnwise.reports.pages.report import chosen_examples
 
     found = recognised_by_all([subject.model for subject in subjects], digits.test, SHOWN)
     if len(found):

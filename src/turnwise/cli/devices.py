@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 
 
 def chosen_device(name: str) -> Any:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwise.checks import require, require_known
+from turnwise.errors import require, require_known
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,8 +33,8 @@ def import_(args: argparse.Namespace) -> int:
     """Turn weights that another program trained into a model folder that answers as it does.
     Group, window and sizes are read off the file, and nothing in it is executed."""
     from turnwise.models import save
-    from turnwise.models.originals import ORIGINS, import_original
-    from turnwise.models.roto_originals import ROTO_ORIGINS, import_roto_original
+    from turnwise.models.importing.gsa import ORIGINS, import_original
+    from turnwise.models.importing.roto import ROTO_ORIGINS, import_roto_original
 
     require_known(args.origin, [*ORIGINS, *ROTO_ORIGINS], "program")
     require(

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from turnwise import __version__
-from turnwise.checks import InputError
 from turnwise.cli import (
     certify,
     demo,
@@ -33,6 +32,7 @@ from turnwise.cli import (
 from turnwise.cli.memory import keep_memory
 from turnwise.cli.model_words import hyphened, spelled_out
 from turnwise.cli.notes import tell
+from turnwise.errors import InputError
 
 COMMANDS = (
     train.train, test.test, certify.certify, verify.verify, predict.predict, imports.import_,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.checks import InputError
 from turnwise.cli.notes import tell
+from turnwise.errors import InputError
 
 Result = dict[str, Any]
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.checks import InputError, require, require_known
 from turnwise.cli.option_help import option_texts
+from turnwise.errors import InputError, require, require_known
 
 RECIPE_WORDS = {
     "group": ("model.group", "C1, C4, D4, …"),

@@ -55,7 +55,7 @@ def design_of(model: str) -> Any:
 
 def _choices(model: str) -> dict[str, str]:
     """What the design of the published Performers leaves to its checks."""
-    from turnwise.layers.performer_block import VARIANTS
+    from turnwise.layers.performer.block import VARIANTS
     from turnwise.models.performer import EMBEDDINGS, Design
 
     if design_of(model) is not Design:

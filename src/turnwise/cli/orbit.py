@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 
 if TYPE_CHECKING:
     from turnwise.models.orbits import Orbit
@@ -86,7 +86,7 @@ def _write_run(model: "Orbit", origin: Path, folder: Path) -> None:
 
 def describe(model: "Orbit", name: str, origin: Path) -> str:
     """What was made, where it is exact, and what it still needs, in one or two lines."""
-    from turnwise.layers.orbit_readouts import LEARNED
+    from turnwise.layers.orbit.combinations import LEARNED
 
     group = model.group
     exact = group.exact_part()

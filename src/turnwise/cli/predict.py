@@ -6,7 +6,7 @@ import io
 import sys
 from pathlib import Path
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 
 CHUNK = 64
 
@@ -60,7 +60,7 @@ def predict(args: argparse.Namespace) -> int:
 
 def _files(given: list[str]) -> list[Path]:
     """The files themselves, and the pictures in and below folders, but for hidden ones."""
-    from turnwise.data.picture_files import SUFFIXES, pictures_below
+    from turnwise.data.readers.image_files import SUFFIXES, pictures_below
 
     found: list[Path] = []
     for path in map(Path, given):

@@ -5,7 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from turnwise.checks import require
+from turnwise.errors import require
 
 LARGEST = 5_000_000  # bytes; a page is to be sent by mail
 NOTE = "Pictures of the validation split, one of each class, recognised upright where possible."
@@ -27,9 +27,9 @@ def report(args: argparse.Namespace) -> int:
     """Write one HTML page about runs: a picture to turn and shift with what each model answers,
     curves, certificates, scores, recipes. The page needs no network and no server."""
     from turnwise.cli.devices import chosen_device
-    from turnwise.reports.page import write_page
-    from turnwise.reports.report import chosen_examples, report_page
-    from turnwise.reports.subjects import read_subjects, require_alike
+    from turnwise.reports.loaded_models import read_subjects, require_alike
+    from turnwise.reports.pages.page import write_page
+    from turnwise.reports.pages.report import chosen_examples, report_page
 
     require(args.pictures >= 1, f"--pictures {args.pictures} must be at least 1.")
     output = Path(args.output)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 from turnwise.signals import interruptions_to
 
 LOOPBACK = "127.0.0.1"
@@ -21,9 +21,9 @@ def serve(args: argparse.Namespace) -> int:
     """Open a page on this machine where you drop a picture and turn it while the model answers.
     Only this machine can reach it, unless --host says otherwise; Ctrl-C ends it."""
     from turnwise.cli.devices import chosen_device
+    from turnwise.deploy.server import Answerer, PictureServer
     from turnwise.models import load
     from turnwise.models.registry import config_of
-    from turnwise.reports.server import Answerer, PictureServer
 
     require(0 <= args.port < 65536, f"--port {args.port} must be from 0 to 65535.")
     require(

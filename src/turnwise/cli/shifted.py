@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -119,7 +119,7 @@ def _subjects(
         curves += sum(len(label_sets(part, how)) for part in chosen.values())
         subjects.append((run, model, pictures))
     if args.plot:
-        from turnwise.reports.shift_plots import require_few_curves
+        from turnwise.reports.figures.shifts import require_few_curves
 
         require_few_curves(curves)
     return subjects
@@ -139,8 +139,8 @@ def _model_and_pictures(
     run: str, labels: tuple[int, ...] | None, args: argparse.Namespace
 ) -> "tuple[nn.Module, Pictures]":
     from turnwise.models import load
+    from turnwise.runs.train import load_run_data
     from turnwise.training.recipe import read_recipe
-    from turnwise.training.run import load_run_data
 
     recipe = read_recipe(Path(run) / "recipe.yaml")
     model = load(run)
@@ -174,8 +174,8 @@ def summary(rows: "list[ShiftFigures]") -> str:
 
 
 def _plot(rows: "list[ShiftFigures]", args: argparse.Namespace) -> None:
-    from turnwise.reports.plots import figure_file
-    from turnwise.reports.shift_plots import accuracy_against_shift, curve_names
+    from turnwise.reports.figures.plots import figure_file
+    from turnwise.reports.figures.shifts import accuracy_against_shift, curve_names
 
     drawn: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
     for row in rows:

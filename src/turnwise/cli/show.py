@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from turnwise.checks import require
+from turnwise.errors import require
 
 KINDS = (
     "film", "angles", "shifts", "features", "attention", "positions", "orbit", "artefact",
@@ -37,7 +37,7 @@ def show(args: argparse.Namespace) -> int:
     positions, orbit, artefact, curves, confusion, worst. Pictures are of the validation split."""
     from turnwise.cli.devices import chosen_device
     from turnwise.reports.gallery import Wishes, draw_picture, require_file
-    from turnwise.reports.subjects import read_subjects
+    from turnwise.reports.loaded_models import read_subjects
 
     output = Path(args.output or f"{args.kind}.{'gif' if args.kind == 'film' else 'png'}")
     require_file(args.kind, output)

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turnwise.checks import InputError, require
 from turnwise.cli.many_runs import test_below, write_rows
+from turnwise.errors import InputError, require
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

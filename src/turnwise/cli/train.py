@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwise.checks import InputError, require
 from turnwise.cli.model_words import RUN_FLAGS
 from turnwise.cli.notes import tell
+from turnwise.errors import InputError, require
 
 if TYPE_CHECKING:
     from turnwise.training.recipe import Recipe
@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def train(args: argparse.Namespace) -> int:
     """Train a recipe, or a model on a data set. The run folder keeps the recipe, the metrics and
     the best weights."""
-    from turnwise.training.run import train as run
+    from turnwise.runs.train import train as run
 
     recipe, folder = _new(args) if args.resume is None else _resumed(args)
     leads = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
@@ -63,7 +63,7 @@ def train(args: argparse.Namespace) -> int:
 
 def _how_to_continue(places: list[Path], data_dir: str | None) -> list[str]:
     """The command, where training began and a whole epoch is there."""
-    from turnwise.training.run import last_checkpoint
+    from turnwise.runs.train import last_checkpoint
 
     data = ["--data-dir", data_dir] if data_dir else []
     return [
@@ -75,8 +75,8 @@ def _how_to_continue(places: list[Path], data_dir: str | None) -> list[str]:
 
 def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
     """The recipe, from a file or from settings alone, and the run's folder, or that of all runs."""
+    from turnwise.runs.train import FOLDER_VARIABLE
     from turnwise.training.recipe import make_recipe, read_recipe
-    from turnwise.training.run import FOLDER_VARIABLE
 
     if args.recipe is None:
         raise InputError(

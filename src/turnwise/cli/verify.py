@@ -19,7 +19,7 @@ def verify(args: argparse.Namespace) -> int:
     where it still holds, 1 where it does not. A certificate of module:callable is verified only
     with --target module:callable, which imports and runs that code."""
     from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation.verification import verify as again
+    from turnwise.evaluation.certificate.verification import verify as again
 
     found = again(
         args.certificate, target=args.target, against=args.against, data_dir=args.data_dir,

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from turnwise.data.catalogue import CATALOGUE as CATALOGUE
     from turnwise.data.catalogue import entry as entry
+    from turnwise.data.dataset import Dataset as Dataset
+    from turnwise.data.dataset import Pictures as Pictures
     from turnwise.data.entries import Download as Download
     from turnwise.data.entries import Entry as Entry
     from turnwise.data.load import load_dataset as load_dataset
-    from turnwise.data.picture_files import read_picture as read_picture
-    from turnwise.data.pictures import Dataset as Dataset
-    from turnwise.data.pictures import Pictures as Pictures
+    from turnwise.data.readers.image_files import read_picture as read_picture
 
 _HOME = {
     "CATALOGUE": "catalogue",
-    "Dataset": "pictures",
+    "Dataset": "dataset",
     "Download": "entries",
     "Entry": "entries",
-    "Pictures": "pictures",
+    "Pictures": "dataset",
     "entry": "catalogue",
     "load_dataset": "load",
-    "read_picture": "picture_files",
+    "read_picture": "readers.image_files",
 }
 
 __all__ = [

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from turnwise.checks import require
+from turnwise.errors import require
 from turnwise.geometry.warps import rotation_matrices, warp_images
 
 Images = Float[Tensor, "batch channel row col"]

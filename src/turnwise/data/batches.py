@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from turnwise.checks import require, require_divisible
 from turnwise.data.augment import Augmentation, augment
-from turnwise.data.pictures import Pictures
+from turnwise.data.dataset import Pictures
+from turnwise.errors import require, require_divisible
 
 Batch = tuple[Float[Tensor, "batch channel row col"], Int64[Tensor, " batch"]]
 ROOM = 0.5  # of the device's free memory that a data set may take

@@ -4,9 +4,9 @@ ChestMNIST is not here because its pictures carry several labels each (see `medm
 EuroSAT, or pictures of your own, are read with the name `folder:PATH`.
 """
 
-from turnwise.checks import InputError, require_known
 from turnwise.data.entries import Download, Entry
 from turnwise.data.medmnist import MEDMNIST, RECONSTRUCTED
+from turnwise.errors import InputError, require_known
 
 _DIGITS = tuple("0123456789")
 _MNIST_LICENCE = "CC BY-SA 3.0 (as usually listed)"

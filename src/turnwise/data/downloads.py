@@ -14,9 +14,9 @@ from typing import IO
 
 from tqdm import tqdm
 
-from turnwise.checks import InputError
 from turnwise.data.entries import Download
 from turnwise.data.storage import ANOTHER_CACHE, Shelves, where_to_put
+from turnwise.errors import InputError
 from turnwise.files import cannot_write
 
 TIMEOUT = 30.0  # seconds without a byte

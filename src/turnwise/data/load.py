@@ -3,14 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-from turnwise.checks import InputError, require
 from turnwise.data.catalogue import entry
-from turnwise.data.folders import PREFIX, read_folder
-from turnwise.data.pictures import Dataset, Pictures
+from turnwise.data.dataset import Dataset, Pictures
+from turnwise.data.readers.folders import PREFIX, read_folder
+from turnwise.data.readers.sources import READERS, Source
 from turnwise.data.resample import check_wishes, fit
-from turnwise.data.sources import READERS, Source
 from turnwise.data.splits import cut, part_per_class, val_count
 from turnwise.data.storage import shelves
+from turnwise.errors import InputError, require
 
 HELD_OUT = 5_000  # of the training pictures of MNIST, Fashion-MNIST and CIFAR-10, as published
 PART_SEED = 10  # of `fraction`, so that every training sees the same part

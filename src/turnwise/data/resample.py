@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import UInt8
 from torch import Tensor
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 
 Images = UInt8[Tensor, "picture channel row col"]
 Resized = UInt8[Tensor, "picture anychannel newrow newcol"]

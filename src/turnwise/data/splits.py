@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 
 Index = Int64[Tensor, " chosen"]
 TEST_SHARE, VAL_SHARE = 0.15, 0.15

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnwise.checks import InputError
+from turnwise.errors import InputError
 
 ANOTHER_CACHE = "free some space there, or set TURNWISE_CACHE to another folder"
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from turnwise.checks import InputError, require
 from turnwise.data import Dataset, entry
 from turnwise.data.storage import home_expanded
-from turnwise.evaluation.examine import examine_and_keep, times_examined
+from turnwise.errors import InputError, require
+from turnwise.evaluation.evaluate import examine_and_keep, times_examined
 from turnwise.models import load
+from turnwise.runs.train import load_recipe_data
 from turnwise.training.recipe import read_recipe
-from turnwise.training.run import load_recipe_data
 
 FOLDER = "elsewhere"
 

@@ -17,7 +17,7 @@ import torchmetrics.functional.classification as scores
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from turnwise.checks import require
+from turnwise.errors import require
 
 Probabilities = Float[Tensor, "picture class"]
 Labels = Int64[Tensor, " picture"]

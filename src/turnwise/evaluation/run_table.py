@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 from turnwise.evaluation.metrics import Interval
 from turnwise.files import write_whole
 from turnwise.models import load

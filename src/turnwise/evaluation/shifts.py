@@ -22,12 +22,12 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from turnwise.checks import InputError, require, require_known
 from turnwise.data import Pictures
 from turnwise.data.batches import EvaluationBatches
-from turnwise.evaluation.precision import all_bits
-from turnwise.evaluation.predictions import device_of
+from turnwise.errors import InputError, require, require_known
+from turnwise.evaluation.rotations import device_of
 from turnwise.files import write_whole
+from turnwise.inference.precision import all_bits
 
 AXES = {"horizontal": -1, "vertical": -2}
 Images = UInt8[Tensor, "picture channel row col"]

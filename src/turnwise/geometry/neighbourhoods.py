@@ -3,13 +3,21 @@
 A neighbourhood is a list of integer offsets (x, y).  The square is the k×k window of the papers,
 closed under quarter turns and mirrors; the disc is the part of it within radius k/2, which finer
 rotations map closer to itself.
+
+Which pixels a token listens to, and where they stand, seen from it.
+
+A neighbourhood is local (a window, square or disc) or the whole picture.  `find_sources` lists, for
+every token, its sources: the pixel, the offset to it, and whether it is still in the picture.
 """
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float64, Int32, Int64
 from torch import Tensor
 
-from turnwise.checks import require
+from turnwise.errors import require, require_known
 from turnwise.geometry.grids import offset_to_steps, pixel_centres
 from turnwise.groups import PlanarGroup, act_on_points
 
@@ -56,3 +64,120 @@ def neighbour_index(
     row, col = row + down, col + right
     inside = (row >= 0) & (row < rows) & (col >= 0) & (col < cols)
     return torch.where(inside, row * cols + col, 0), inside
+
+
+SHAPES = {"square": square_neighbourhood, "disc": disc_neighbourhood}
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """A `window` × `window` square or the disc in it; window 0 is the whole picture.
+
+    >>> Neighbourhood(5, "disc").offsets(28, 28).shape, Neighbourhood(0).offsets(3, 4).shape
+    (torch.Size([21, 2]), torch.Size([35, 2]))
+    """
+
+    window: int = 0
+    shape: str = "square"
+
+    def __post_init__(self) -> None:
+        require_known(self.shape, SHAPES, "shape of a neighbourhood")
+        require(
+            self.window > 0 or self.shape == "square",
+            "the whole picture (window = 0) is no disc; give a window, or take shape = 'square'.",
+        )
+        if self.window:
+            square_neighbourhood(self.window)  # refuses even windows
+
+    def offsets(self, rows: int, cols: int) -> Int64[Tensor, "offset 2"]:
+        """Every offset (x, y) that occurs between two pixels of a rows × cols picture."""
+        if self.window:
+            return SHAPES[self.shape](self.window)
+        return rectangle_of_offsets(2 * rows - 1, 2 * cols - 1)
+
+    def reach(self, rows: int, cols: int) -> int:
+        """The largest step along one axis."""
+        return self.window // 2 if self.window else max(rows, cols) - 1
+
+
+@dataclass(frozen=True)
+class View:
+    """A picture of rows × cols pixels, seen by its tokens: the pixels `crop` from the border."""
+
+    neighbourhood: Neighbourhood
+    rows: int
+    cols: int
+    crop: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.crop >= 0, f"crop = {self.crop} must be 0 or more pixels.")
+        require(
+            2 * self.crop < min(self.rows, self.cols),
+            f"a picture of {self.rows} x {self.cols} pixels has none left {self.crop} pixels from "
+            "its border.",
+        )
+
+    @property
+    def token_rows(self) -> int:
+        return self.rows - 2 * self.crop
+
+    @property
+    def token_cols(self) -> int:
+        return self.cols - 2 * self.crop
+
+    def offsets(self) -> Int64[Tensor, "offset 2"]:
+        """The offsets (x, y) between tokens and sources."""
+        return self.neighbourhood.offsets(self.rows, self.cols)
+
+
+class Sources(NamedTuple):
+    """For each token and source: the pixel's flat index, the offset's index, whether it exists.
+
+    `steps` are the offsets in rows and columns.
+    """
+
+    pixel: Int64[Tensor, "token source"]
+    offset: Int64[Tensor, "token source"]
+    inside: Bool[Tensor, "token source"]
+    steps: Int32[Tensor, "offset 2"]
+    view: View
+
+    def to(self, device: torch.device | str) -> "Sources":
+        tables = (self.pixel, self.offset, self.inside, self.steps)
+        pixel, offset, inside, steps = (table.to(device) for table in tables)
+        return Sources(pixel, offset, inside, steps, self.view)
+
+
+def find_sources(neighbourhood: Neighbourhood, rows: int, cols: int, crop: int = 0) -> Sources:
+    """The sources of every token; with `crop`, only of the tokens that far from the border."""
+    view = View(neighbourhood, rows, cols, crop)
+    if neighbourhood.window:
+        pixel, inside = neighbour_index(rows, cols, view.offsets())
+        offset = torch.arange(pixel.shape[1]).expand_as(pixel)
+    else:
+        pixel = torch.arange(rows * cols).expand(rows * cols, rows * cols)
+        offset, inside = _offset_index(rows, cols), torch.ones_like(pixel, dtype=torch.bool)
+    kept = torch.arange(rows * cols).view(rows, cols)
+    kept = kept[crop : rows - crop, crop : cols - crop].flatten()
+    steps = offset_to_steps(view.offsets()).int().contiguous()
+    return Sources(pixel[kept], offset[kept], inside[kept], steps, view)
+
+
+def _offset_index(rows: int, cols: int) -> Int64[Tensor, "token source"]:
+    """Where q − p stands in the list of `rectangle_of_offsets`, which runs row by row."""
+    row = torch.arange(rows).repeat_interleave(cols)
+    col = torch.arange(cols).repeat(rows)
+    down = row[None, :] - row[:, None] + rows - 1
+    right = col[None, :] - col[:, None] + cols - 1
+    return down * (2 * cols - 1) + right
+
+
+def turned_offsets(
+    group: PlanarGroup, offsets: Int64[Tensor, "offset 2"]
+) -> Float64[Tensor, "group offset 2"]:
+    """h⁻¹δ in steps (row, col), for every h: the offset as an observer in pose h sees it.
+
+    Quarter turns and mirrors give whole steps exactly; finer turns give real numbers.
+    """
+    matrices = group.matrices().mT.to(offsets.device)  # orthogonal: each one's inverse
+    return offset_to_steps(torch.einsum("hij,oj->hoi", matrices, offsets.double()))

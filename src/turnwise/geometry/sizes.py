@@ -8,7 +8,7 @@ on one side are never seen: the sampling is off-centre and no symmetry of the sq
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from turnwise.checks import require
+from turnwise.errors import require
 
 LARGEST_SIZE = 4096
 

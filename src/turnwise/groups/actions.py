@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 from turnwise.groups.finite import GRID_GROUPS, PlanarGroup
 
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from turnwise.checks import InputError, require, require_kind
+from turnwise.errors import InputError, require, require_kind
 
 LARGEST_ROTATIONS = 64  # beyond it tables grow and pixels cannot tell the elements apart
 GRID_GROUPS = ("C1", "C2", "C4", "D1", "D2", "D4")  # every element maps pixels to pixels

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from turnwise.checks import require
+from turnwise.errors import require
 
 
 class Normalise(nn.Module):

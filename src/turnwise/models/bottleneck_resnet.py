@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require
+from turnwise.errors import require
 from turnwise.geometry.sizes import Stage, size_after
 from turnwise.models.convolutions import ConvMaker, register_twins
 from turnwise.models.registry import Task

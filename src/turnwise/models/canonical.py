@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from turnwise.checks import require
+from turnwise.errors import require
 from turnwise.geometry.grids import pixel_centres
 from turnwise.groups import PlanarGroup
 from turnwise.models.orbits import orbit

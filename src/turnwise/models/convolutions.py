@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import nn
 
-from turnwise.checks import require
+from turnwise.errors import require
 from turnwise.geometry.sizes import Stage, extended, nearest_sizes, remainder_of, size_after
 from turnwise.groups import PlanarGroup, require_grid_group
-from turnwise.layers.group_conv import MapNorm
-from turnwise.layers.oriented import oriented_conv, width_of_pose
-from turnwise.layers.roto_conv import RotoConv
+from turnwise.layers.conv.conv import MapNorm
+from turnwise.layers.conv.oriented import oriented_conv, width_of_pose
+from turnwise.layers.roto.conv import RotoConv
 from turnwise.models.registry import Task, register
 
 ROTO = "roto_"

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_known
+from turnwise.errors import require, require_known
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
-from turnwise.layers.group_conv import GroupConv, GroupPool, LiftingConv, MapNorm, maps_to_field
+from turnwise.layers.conv.conv import GroupConv, GroupPool, LiftingConv, MapNorm, maps_to_field
 from turnwise.layers.normalise import Normalise
 from turnwise.models.registry import Task, register
 

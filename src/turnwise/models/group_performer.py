@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import (
+from turnwise.errors import (
     InputError,
     require,
     require_divisible,
@@ -28,20 +28,20 @@ from turnwise.checks import (
 )
 from turnwise.geometry.sizes import Stage, exact_sizes, output_size, require_exact_size
 from turnwise.groups import PlanarGroup
-from turnwise.layers.group_conv import (
+from turnwise.layers.conv.conv import (
     GroupConv,
     GroupPool,
     LiftingConv,
     MapNorm,
+    Wrapped,
     maps_to_tokens,
     tokens_to_maps,
 )
-from turnwise.layers.group_linear import GroupLinear
-from turnwise.layers.group_transformer import GroupTransformerBlock, TokenNorm
+from turnwise.layers.heads.pooling import COMBINE, invariant, pooled_width
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.readouts import COMBINE, invariant, pooled_width
-from turnwise.layers.steered_attention import SteeredAttention
-from turnwise.layers.wrapped import Wrapped
+from turnwise.layers.performer.steered import SteeredAttention
+from turnwise.layers.transformer.block import GroupTransformerBlock, TokenNorm
+from turnwise.layers.transformer.linear import GroupLinear
 from turnwise.models.registry import Task, register
 
 Field = Float[Tensor, "batch group row col channel"]

@@ -17,15 +17,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_kind, require_known
+from turnwise.errors import require, require_kind, require_known
+from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.geometry.sizes import Stage, nearest_sizes, output_size
-from turnwise.geometry.sources import Neighbourhood
-from turnwise.layers.conventions import EXACT, EXACT_GE_VIT, Convention
-from turnwise.layers.encodings import AxisPerceptron
-from turnwise.layers.group_attention import AttentionPlan, LiftingSelfAttention
-from turnwise.layers.group_block import FieldNorm, FieldPool, GroupBlock, pool_kernel
+from turnwise.layers.gsa.attention import AttentionPlan, AxisPerceptron, LiftingSelfAttention
+from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GroupBlock, pool_kernel
+from turnwise.layers.gsa.published import EXACT, EXACT_GE_VIT, GEVIT_2023, GSA_2021, Convention
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.published import GEVIT_2023, GSA_2021
 from turnwise.models.registry import Task, register
 
 Field = Float[Tensor, "batch group row col channel"]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 
 USUAL = ("head", "fc", "classifier")
 CURE = 'name the part that turns vectors into logits, as in orbit(model, "C4", head="fc")'

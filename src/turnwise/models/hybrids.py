@@ -21,14 +21,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_kind, require_known
+from turnwise.errors import require, require_kind, require_known
+from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.geometry.sizes import nearest_sizes, output_size
-from turnwise.geometry.sources import Neighbourhood
-from turnwise.layers.conventions import EXACT_GE_VIT
-from turnwise.layers.encodings import AxisPerceptron
-from turnwise.layers.group_attention import AttentionPlan, LiftingSelfAttention
-from turnwise.layers.group_block import FieldNorm, FieldPool, GroupBlock, pool_kernel
-from turnwise.layers.group_conv import ConvStem, PatchLift, StemPlan, maps_to_field
+from turnwise.layers.conv.conv import ConvStem, PatchLift, StemPlan, maps_to_field
+from turnwise.layers.gsa.attention import AttentionPlan, AxisPerceptron, LiftingSelfAttention
+from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GroupBlock, pool_kernel
+from turnwise.layers.gsa.published import EXACT_GE_VIT
 from turnwise.layers.normalise import Normalise
 from turnwise.models.gsa import Layout
 from turnwise.models.registry import Task, register

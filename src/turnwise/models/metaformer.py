@@ -16,13 +16,19 @@ from itertools import count
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_known
+from turnwise.errors import require, require_known
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size, size_after
 from turnwise.groups import PlanarGroup
-from turnwise.layers.metaformer_block import NORMS, MetaFormerBlock, PoseNorm
-from turnwise.layers.mixers import AttentionMixer, PoolMixer, start_small
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.roto_conv import ALGORITHMS, REDUCTIONS
+from turnwise.layers.roto.conv import ALGORITHMS, REDUCTIONS
+from turnwise.layers.roto.metaformer import (
+    NORMS,
+    AttentionMixer,
+    MetaFormerBlock,
+    PoolMixer,
+    PoseNorm,
+    start_small,
+)
 from turnwise.models.convolutions import (
     ConvMaker,
     register_twins,

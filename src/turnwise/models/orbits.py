@@ -16,12 +16,16 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from turnwise.checks import require, require_known
+from turnwise.errors import require, require_known
 from turnwise.groups import PlanarGroup, require_grid_group
-from turnwise.layers.orbit_readouts import COMBINATIONS, OF_LOGITS, orbit_readout, takes_features
-from turnwise.layers.orbit_views import OrbitViews
-from turnwise.layers.performer_block import RandomProjection, Redraw
-from turnwise.layers.view_sampling import ViewSampler
+from turnwise.layers.orbit.combinations import (
+    COMBINATIONS,
+    OF_LOGITS,
+    orbit_readout,
+    takes_features,
+)
+from turnwise.layers.orbit.views import OrbitViews, ViewSampler
+from turnwise.layers.performer.block import RandomProjection, Redraw
 from turnwise.models.heads import HeadListener, find_head, head_width, logits_of
 
 OUTPUTS = ("class", "map")

@@ -24,12 +24,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.attention.linear import KERNELS
-from turnwise.checks import require, require_divisible, require_known, require_positive
+from turnwise.errors import require, require_divisible, require_known, require_positive
 from turnwise.geometry.sizes import exact_sizes
 from turnwise.groups import PlanarGroup
-from turnwise.layers.clipped_attention import ClippedAttention
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.performer_block import (
+from turnwise.layers.performer.block import (
     VARIANTS,
     ContentAttention,
     PerformerBlock,
@@ -37,12 +36,9 @@ from turnwise.layers.performer_block import (
     linear_of,
     make_kernel,
 )
-from turnwise.layers.performer_positions import (
-    LearnedSinusoids,
-    PositionedAttention,
-    WaveAttention,
-)
-from turnwise.layers.remade_tables import remakes_tables
+from turnwise.layers.performer.clipped import ClippedAttention
+from turnwise.layers.performer.positions import LearnedSinusoids, PositionedAttention, WaveAttention
+from turnwise.layers.tables import remakes_tables
 from turnwise.models.registry import Task, register
 
 Images = Float[Tensor, "batch channel row col"]

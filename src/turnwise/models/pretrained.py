@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from turnwise.checks import InputError, require, require_known
+from turnwise.errors import InputError, require, require_known
 from turnwise.groups import PlanarGroup
 from turnwise.models.registry import (
     Task,

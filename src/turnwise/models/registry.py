@@ -13,15 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from turnwise.checks import (
-    InputError,
-    require,
-    require_kind,
-    require_known,
-    require_positive,
-)
+from turnwise.errors import InputError, require, require_kind, require_known, require_positive
 from turnwise.groups import PlanarGroup
-from turnwise.layers.orbit_readouts import LEARNED
+from turnwise.layers.orbit.combinations import LEARNED
 from turnwise.models.orbits import Orbit, OrbitPlan, orbit
 
 Family = Callable[..., nn.Module]

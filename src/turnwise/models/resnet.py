@@ -13,10 +13,10 @@ from itertools import pairwise
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_known
+from turnwise.errors import require, require_known
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size, size_after
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.roto_conv import ALGORITHMS, REDUCTIONS
+from turnwise.layers.roto.conv import ALGORITHMS, REDUCTIONS
 from turnwise.models.convolutions import (
     ConvMaker,
     register_twins,

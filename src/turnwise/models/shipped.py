@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 
 ROOT = Path(__file__).parents[1] / "weights"
 CARD, PAGE, FORMAT = "card.json", "card.md", 1

@@ -17,7 +17,7 @@ from itertools import pairwise
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_positive
+from turnwise.errors import require, require_positive
 from turnwise.geometry.sizes import Stage, exact_sizes
 from turnwise.groups import PlanarGroup
 from turnwise.layers.normalise import Normalise

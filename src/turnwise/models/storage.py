@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import turnwise
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 from turnwise.files import write_json, write_whole
 from turnwise.models.registry import ModelConfig, config_of, create_model
 from turnwise.models.shipped import list_pretrained, require_as_shipped, shipped_folder

@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_divisible, require_known, require_positive
+from turnwise.errors import require, require_divisible, require_known, require_positive
 from turnwise.geometry.sizes import Stage, exact_sizes, output_size, require_exact_size
 from turnwise.groups import PlanarGroup
-from turnwise.layers.group_conv import (
+from turnwise.layers.conv.conv import (
     POOLS,
     ConvStem,
     GroupPool,
@@ -31,11 +31,17 @@ from turnwise.layers.group_conv import (
     maps_to_tokens,
     tokens_to_maps,
 )
-from turnwise.layers.group_linear import BASES, GroupLinear
-from turnwise.layers.group_rope import FRAMES, GroupRotaryAttention
-from turnwise.layers.group_transformer import GroupTransformerBlock, TokenNorm
+from turnwise.layers.heads.pooling import (
+    COMBINE,
+    OrientationHead,
+    Overview,
+    invariant,
+    pooled_width,
+)
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.readouts import COMBINE, OrientationHead, Overview, invariant, pooled_width
+from turnwise.layers.transformer.block import GroupTransformerBlock, TokenNorm
+from turnwise.layers.transformer.linear import BASES, GroupLinear
+from turnwise.layers.transformer.rotary import FRAMES, GroupRotaryAttention
 from turnwise.models.registry import Task, register
 
 Field = Float[Tensor, "batch group row col channel"]

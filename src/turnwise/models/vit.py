@@ -9,12 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.checks import require, require_positive
+from turnwise.errors import require, require_positive
 from turnwise.geometry.sizes import output_size, require_exact_size
 from turnwise.groups import PlanarGroup
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.patches import PatchEmbedding
-from turnwise.layers.transformer import TransformerBlock
+from turnwise.layers.transformer.plain import PatchEmbedding, TransformerBlock
 from turnwise.models.registry import Task, register
 
 

@@ -12,19 +12,24 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 from turnwise.evaluation import read_examination
 from turnwise.evaluation.metrics import Interval
-from turnwise.evaluation.predictions import equal_angles
-from turnwise.reports.angle_plots import angles_figure, shifts_figure
-from turnwise.reports.artefact_plots import artefact_figure
-from turnwise.reports.attention_plots import attention_figure, positions_figure
-from turnwise.reports.feature_plots import element_names, features_figure
-from turnwise.reports.film import STILLS, film_frames, film_strip_figure, write_film
-from turnwise.reports.mistake_plots import confusion_figure, worst_figure
-from turnwise.reports.orbit_plots import orbit_figure
-from turnwise.reports.plots import figure_file, training_curves
-from turnwise.reports.subjects import Subject, chosen_picture, recognised_picture, require_alike
+from turnwise.evaluation.rotations import equal_angles
+from turnwise.reports.figures.angles import angles_figure, shifts_figure
+from turnwise.reports.figures.artefact import artefact_figure
+from turnwise.reports.figures.attention import attention_figure, positions_figure
+from turnwise.reports.figures.features import element_names, features_figure
+from turnwise.reports.figures.film import STILLS, film_frames, film_strip_figure, write_film
+from turnwise.reports.figures.mistakes import confusion_figure, worst_figure
+from turnwise.reports.figures.orbit import orbit_figure
+from turnwise.reports.figures.plots import figure_file, training_curves
+from turnwise.reports.loaded_models import (
+    Subject,
+    chosen_picture,
+    recognised_picture,
+    require_alike,
+)
 from turnwise.reports.tables import format_percent, text_table
 from turnwise.reports.views import answers_to, turned_views
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from turnwise.checks import InputError, require
+from turnwise.errors import InputError, require
 from turnwise.files import cannot_write, sayable
 
 Record = dict[str, Any]

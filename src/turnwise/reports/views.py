@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from turnwise.data.batches import to_unit
-from turnwise.evaluation.predictions import device_of
+from turnwise.evaluation.rotations import device_of
 from turnwise.geometry.warps import turn_image
 
 Views = Float[Tensor, "view channel row col"]

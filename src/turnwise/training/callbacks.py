@@ -16,8 +16,8 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from turnwise.checks import InputError
 from turnwise.data.batches import mix
+from turnwise.errors import InputError
 from turnwise.files import write_whole
 from turnwise.training.recipe import Recipe
 

@@ -21,14 +21,8 @@ from typing import Any
 
 import yaml
 
-from turnwise.checks import (
-    InputError,
-    require,
-    require_kind,
-    require_known,
-    require_positive,
-)
 from turnwise.data.augment import Augmentation
+from turnwise.errors import InputError, require, require_kind, require_known, require_positive
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
-from turnwise.checks import InputError, require
 from turnwise.data import Dataset
 from turnwise.data.batches import EvaluationBatches, TrainingBatches
+from turnwise.errors import InputError, require
 from turnwise.training.callbacks import (
     AveragedWeights,
     EpochTable,

@@ -1,0 +1,156 @@
+"""One picture from one file: PNG, JPEG, TIFF, BMP or WebP, with palette or transparency.
+
+16-bit grey is scaled to 8 bits (65,535 becomes 255); transparent parts show black, which is what
+pictures are padded with elsewhere; a photograph is turned as its EXIF tag says.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from turnwise.data.resample import check_wishes, fit
+from turnwise.errors import InputError
+
+KINDS = "PNG, JPEG, TIFF, BMP or WebP"
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
+_QUARTER = 64  # of 255: what 14 of 16 bits become
+_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """The files in and below a folder that are called pictures, by name; hidden ones are left out.
+
+    Hidden is what begins with a dot, as the notes `._1.png` that macOS leaves beside `1.png`.
+    """
+    paths = [p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
+    return sorted(
+        p for p in paths if not any(x.startswith(".") for x in p.relative_to(folder).parts)
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """The file as a Pillow image; whatever is wrong with it becomes one sentence."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata is no concern of ours
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as image:
+                yield image
+    except FileNotFoundError:
+        raise InputError(f"there is no picture {path}; give the path of a {KINDS}.") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InputError(
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is not opened, because "
+            "small files can unpack to fill the memory; make it smaller or remove it."
+        ) from None
+    except InputError:
+        raise
+    except Exception as error:  # a parser fed with anything may raise anything
+        reason = (
+            " ".join(str(error).split()).removesuffix(f" {str(path)!r}") or type(error).__name__
+        )
+        raise InputError(
+            f"the picture {path} cannot be read ({reason}); remove it or repair it."
+        ) from None
+
+
+def _has_colour(image: Image.Image) -> bool:
+    if image.mode in ("P", "PA"):
+        pixels = np.asarray(image.convert("RGB"))
+        return bool((pixels != pixels[..., :1]).any())
+    return image.mode not in _GREY
+
+
+def describe(path: Path) -> tuple[int, int, bool]:
+    """Rows, cols and whether there is colour, without decoding the pixels (palettes excepted)."""
+    with _opened(path) as image:
+        cols, rows = image.size
+        return rows, cols, _has_colour(image)
+
+
+def _deep_grey(image: Image.Image, path: Path) -> NDArray[np.uint8]:
+    values = np.asarray(image).astype(np.float64)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise InputError(
+            f"the picture {path} has values outside 0 to 65,535 or fractions; "
+            "save it with 8 or 16 bits per pixel."
+        )
+    return np.rint(values * (255 / 65535)).astype(np.uint8)
+
+
+def _on_black(image: Image.Image) -> Image.Image:
+    flat = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", flat.size, (0, 0, 0, 255)), flat).convert("RGB")
+
+
+def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
+    """All pixels of the file, one channel if it is grey and three if not."""
+    with _opened(path) as opened:
+        colour = _has_colour(opened)
+        transparent = (
+            "A" in opened.getbands() or "a" in opened.getbands() or "transparency" in opened.info
+        )
+        image = ImageOps.exif_transpose(opened)
+        if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+            pixels = _deep_grey(image, path)
+        elif transparent:
+            pixels = np.array(_on_black(image))
+            pixels = pixels if colour else pixels[..., 0]
+        elif colour:
+            pixels = np.array(image.convert("RGB"))
+        else:
+            pixels = np.array(image.convert("L"))
+    tensor = torch.from_numpy(np.ascontiguousarray(pixels))
+    return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor.permute(2, 0, 1).contiguous()
+
+
+def warn_of_depth(paths: Sequence[Path]) -> None:
+    """Say so, if pictures of 10, 12 or 14 bits are kept in 16: few of their grey levels are left.
+
+    They are looked at until one is bright; if all are black, nothing is said.
+    """
+    deep, brightest = 0, 0
+    for path in paths:
+        if brightest <= _QUARTER and _bits(path) > 8:
+            deep += 1
+            brightest = max(brightest, int(decode(path).max()))
+    if 0 < brightest <= _QUARTER:
+        print(
+            f"none of {deep:,} pictures of 16 bits is brighter than a quarter of 65,535, as if "
+            "they held 12 or 14 bits: most of their grey levels are lost. Multiply them so that "
+            "white is 65,535.",
+            file=sys.stderr,
+        )
+
+
+def _bits(path: Path) -> int:
+    """Of each channel, as the file says; Pillow cuts what has colour to 8."""
+    with _opened(path) as image:
+        if image.format == "PNG":
+            with path.open("rb") as file:
+                return file.read(25)[24]  # the header comes first, always
+        if image.format == "TIFF":
+            return max(image.tag_v2.get(258, (8,)))  # type: ignore[attr-defined]
+        return 8
+
+
+def read_picture(
+    path: str | Path, image_size: int | None = None, channels: int | None = None
+) -> UInt8[Tensor, "channel row col"]:
+    """The picture as a model wants it: centre-cropped to a square, resampled to `image_size`.
+
+    Without `image_size` and `channels` the pixels are those of the file.
+    """
+    check_wishes(image_size, channels, None)
+    return fit(decode(Path(path)).unsqueeze(0), image_size, channels, None)[0]

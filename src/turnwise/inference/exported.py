@@ -1,0 +1,296 @@
+"""A torch.export file is read only if it holds a graph of plain operations and numbers.
+
+torch's reader of these files unpickles custom objects, loads compiled libraries and evaluates
+expressions as Python.  So the archive is looked through first: it may hold the parts named here and
+no others, expressions of sizes in a small vocabulary, and operations of torch alone.
+
+Models in files of other programs, as modules that can be certified: torch.export and ONNX.
+
+Such a file holds a graph of operations; running it is what it is for.  Nothing else in it runs: an
+ONNX file with operators of its own is refused by onnxruntime, and a torch.export file, whose reader
+would unpickle objects and evaluate expressions, is first looked through (`require_plain_graph`).
+A file has one precision, and it is given pictures as they are, in [0, 1].
+"""
+
+import ast
+import hashlib
+import json
+import logging
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from turnwise.errors import InputError, require
+
+PARTS = re.compile(
+    r"[^/]+/(models/\w+\.json|data/weights/(weight_\d+|\w+_weights_config\.json)"
+    r"|data/constants/(tensor_\d+|\w+_constants_config\.json)|data/sample_inputs/\w+\.pt"
+    r"|archive_format|archive_version|byteorder|version|\.data/(version|serialization_id))"
+)
+OPERATIONS = re.compile(
+    r"torch\.ops\.(aten|prims|higher_order)\.\w+(\.\w+)?|_operator\.(getitem|\w{2,8}div|mul|add|sub"
+    r"|eq|ne|le|lt|ge|gt|neg|pow|mod|and_|or_|not_)|math\.\w+|torch\.sym_\w+"
+)
+SIZES = {
+    "Symbol", "Integer", "Rational", "Add", "Mul", "Pow", "Max", "Min", "Mod", "FloorDiv",
+    "CleanDiv", "CeilDiv", "PythonMod", "ModularIndexing", "Equality", "Unequality", "LessThan",
+    "GreaterThan", "StrictLessThan", "StrictGreaterThan", "And", "Or", "Not", "Eq", "Ne", "Le",
+    "Lt", "Ge", "Gt", "positive", "nonnegative", "integer", "True", "False", "true", "false", "oo",
+    "int_oo", "L", "size", "args", "and", "or", "not",
+}  # fmt: skip
+SYMBOL = re.compile(r"[a-z]{1,2}\d+")  # s31, u0
+STRINGS = re.compile(r"'\w+'")
+SIGNS = re.compile(r"[\w\s()\[\],=<>!+\-*/%.]*")
+
+
+def require_plain_graph(path: Path) -> None:
+    """Refuse an archive that holds more than weights and a graph of torch's operations."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            strange = [name for name in names if not PARTS.fullmatch(name)]
+            graphs = [json.loads(archive.read(n)) for n in names if "/models/" in n]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} is no file of torch.export; write one with torch.export.save."
+        ) from error
+    require(
+        not strange,
+        f"{path} holds {strange[0] if strange else ''}, which is neither weights nor a graph, and "
+        "might run on its own; export the model alone, with torch.export.save.",
+    )
+    require(bool(graphs), f"{path} holds no graph; write one with torch.export.save.")
+    for graph in graphs:
+        for kind, text in _texts(graph):
+            _require_harmless(path, kind, text)
+
+
+def _texts(value: Any) -> Iterator[tuple[str, str]]:
+    """Everything in the graph that torch would evaluate, or look up as a function."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            if key in ("expr_str", "target") and isinstance(entry, str):
+                yield key, entry
+            elif key == "guards_code" and isinstance(entry, list):
+                yield from (("expr_str", str(guard)) for guard in entry)
+            else:
+                yield from _texts(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _texts(entry)
+
+
+def _require_harmless(path: Path, kind: str, text: str) -> None:
+    if kind == "target":
+        harmless = OPERATIONS.fullmatch(text) is not None
+    else:
+        bare = STRINGS.sub("", text)
+        words = re.findall(r"[A-Za-z_]\w*", bare)
+        harmless = SIGNS.fullmatch(bare) is not None and all(
+            word in SIZES or SYMBOL.fullmatch(word) for word in words
+        )
+    require(
+        harmless,
+        f"{path} holds {text[:60]!r}, which is no operation of torch and no size; it was not "
+        "evaluated. Export the model again.",
+    )
+
+
+@contextmanager
+def only_weights() -> Iterator[None]:
+    """Inside, torch.load opens nothing but tensors and plain values, whoever calls it."""
+    switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(switch)
+    os.environ[switch] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[switch]
+        else:
+            os.environ[switch] = before
+
+
+NAMES = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16",
+         torch.bfloat16: "bfloat16"}  # fmt: skip
+ONNX_TYPES = {"tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16"}
+SCOPES = "pkg.torch.onnx.name_scopes"  # where torch's exporter keeps the path of a node's module
+See = Callable[[str, str, Tensor | None, Tensor], None]
+
+
+class FileModel(nn.Module):
+    """What a file answers.
+
+    run:        pictures to scores
+    precision:  in which alone it computes
+    shape:      (batch, channel, row, col) of its pictures, None where any number will do
+    inside:     a module whose parts are the file's layers, if there is one
+    show:       tells of every node what it was given and what it gave, if it can
+    preprocess: what its pictures need before, if someone knows (`targets.prepare_alike`)
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        run: Callable[[Tensor], Tensor],
+        precision: str,
+        shape: tuple[int | None, ...],
+        *,
+        inside: nn.Module | None = None,
+        show: Callable[[Tensor, See], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.sha256 = hash_file(path)
+        self.run, self.precision, self.shape, self.batch = run, precision, shape, shape[0]
+        self.inside, self.show = inside or nn.Identity(), show
+        self.preprocess: Callable[[Tensor], Tensor] | None = None
+
+    def forward(self, images: Tensor) -> Any:
+        return self.run(images)
+
+
+def hash_file(path: Path) -> str:
+    """Over the bytes of the file, and of net.onnx.data where torch keeps weights beside it."""
+    digest = hashlib.sha256(path.read_bytes())
+    beside = path.with_name(f"{path.name}.data")
+    if beside.is_file():
+        digest.update(beside.read_bytes())
+    return digest.hexdigest()
+
+
+def open_file(path: str | Path) -> FileModel:
+    """The model in a .pt2 file of torch.export, or in an .onnx file."""
+    path = Path(path)
+    require(path.is_file(), f"{path} does not exist; give a .pt2 or .onnx file.")
+    return open_onnx(path) if path.suffix.lower() == ".onnx" else open_exported(path)
+
+
+def open_exported(path: Path) -> FileModel:
+    """A program of torch.export, its modules put back in their places."""
+    require_plain_graph(path)
+    spoken = logging.getLogger("torch.export.unflatten")
+    level = spoken.level
+    try:
+        spoken.setLevel(logging.ERROR)  # it reports every module that another one shares
+        with only_weights(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            program = torch.export.load(path)
+            inside = torch.export.unflatten(program)
+    except Exception as error:  # a damaged archive can fail in any way
+        raise InputError(
+            f"{path} cannot be read by torch {torch.__version__} "
+            f"({_first_line(error)}); export it again, with torch.export.save."
+        ) from error
+    finally:
+        spoken.setLevel(level)
+    pictures = program.graph_signature.user_inputs
+    require(
+        len(pictures) == 1,
+        f"{path} takes {len(pictures)} inputs; a classifier that can be certified takes pictures.",
+    )
+    value = next(n for n in program.graph.nodes if n.name == pictures[0]).meta["val"]
+    require(isinstance(value, Tensor) and value.ndim == 4, _wants(path))
+    shape = tuple(side if isinstance(side, int) else None for side in value.shape)
+    require(value.dtype in NAMES, f"{path} takes pictures of {value.dtype}; export it in float32.")
+    return FileModel(path, inside, NAMES[value.dtype], shape, inside=inside)
+
+
+def open_onnx(path: Path) -> FileModel:
+    """An ONNX file, run by onnxruntime on the CPU; its nodes are shown by the package onnx."""
+    runtime = _optional("onnxruntime")
+    try:
+        session = _session(runtime, str(path))
+    except Exception as error:  # onnxruntime has a class for each of many failures
+        raise InputError(
+            f"{path} cannot be run by onnxruntime ({_first_line(error)}); export it again."
+        ) from error
+    inputs = session.get_inputs()
+    require(
+        len(inputs) == 1,
+        f"{path} takes {len(inputs)} inputs; a classifier that can be certified takes pictures.",
+    )
+    require(len(inputs[0].shape) == 4, _wants(path))
+    require(
+        inputs[0].type in ONNX_TYPES,
+        f"{path} takes pictures of {inputs[0].type}; export it in float32.",
+    )
+    shape = tuple(side if isinstance(side, int) else None for side in inputs[0].shape)
+
+    def run(images: Tensor) -> Tensor:
+        feed = {inputs[0].name: images.detach().cpu().contiguous().numpy()}
+        return torch.from_numpy(session.run(None, feed)[0])
+
+    def show(images: Tensor, see: See) -> None:
+        show_nodes(path, runtime, images, see)
+
+    return FileModel(path, run, ONNX_TYPES[inputs[0].type], shape, show=show)
+
+
+def show_nodes(path: Path, runtime: Any, images: Tensor, see: See) -> None:
+    """Run the graph with every node's result among its outputs, and tell what each one gave."""
+    onnx = _optional("onnx")
+    model = onnx.load(str(path))
+    wanted = [output.name for output in model.graph.output]
+    results = [name for node in model.graph.node for name in node.output if name]
+    model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in dict.fromkeys(results) if name not in wanted
+    )
+    session = _session(runtime, model.SerializeToString())
+    start = session.get_inputs()[0].name
+    names = [output.name for output in session.get_outputs()]
+    arrays = session.run(names, {start: images.detach().cpu().contiguous().numpy()})
+    found = {start: images} | {
+        name: torch.from_numpy(array)
+        for name, array in zip(names, arrays, strict=True)
+        if getattr(array, "ndim", 0) and array.dtype.kind == "f"
+    }
+    for node in model.graph.node:
+        given = next((found[name] for name in node.input if name in found), None)
+        if node.output[0] in found:
+            last = node.output[0] in wanted
+            see("" if last else _layer_of(node), node.op_type, given, found[node.output[0]])
+
+
+def _layer_of(node: Any) -> str:
+    """The path of the module that a node came from, where the exporter kept it; else its name."""
+    name = str(node.name or node.output[0])
+    for entry in node.metadata_props:
+        if entry.key == SCOPES:
+            path = [str(part) for part in ast.literal_eval(entry.value)]  # modules, then the node
+            module = path[-2] if len(path) > 1 else ""
+            return f"{module}.{name}" if module else name
+    return name
+
+
+def _session(runtime: Any, model: str | bytes) -> Any:
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3  # errors alone
+    # fused nodes would round differently when their results are asked for one by one
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _optional(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise InputError(
+            f"an ONNX file needs the package {package}; install it with pip install turnwise[onnx]."
+        ) from error
+
+
+def _wants(path: Path) -> str:
+    return f"{path} does not take pictures of shape (batch, channel, row, col)."
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

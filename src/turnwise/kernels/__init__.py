@@ -1,0 +1,1 @@
+"""Fused implementations: streaming code for CPUs and Triton kernels for GPUs."""

@@ -1,0 +1,1 @@
+"""Group self-attention with positional encodings (GSA-Net, GE-ViT)."""

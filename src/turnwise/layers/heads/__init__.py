@@ -1,0 +1,1 @@
+"""Pooling and heads on the group."""

@@ -1,0 +1,1 @@
+"""Performer layers: linear attention by random features."""

@@ -1,0 +1,1 @@
+"""RotoConv and the MetaFormer block."""

@@ -1,0 +1,1 @@
+"""Transformer blocks on the group, and the plain ones."""

@@ -1,0 +1,100 @@
+"""From pictures to tokens: a cut into square patches and one linear map for all of them.
+
+The block of a plain transformer: tokens look at each other, then each thinks for itself.
+
+x <- x + drop(attention(norm(x)))
+x <- x + drop(mlp(norm(x)))
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from turnwise.attention.dense import BACKENDS, attend
+from turnwise.errors import require_divisible, require_known
+from turnwise.geometry.sizes import Stage
+
+
+class PatchEmbedding(nn.Module):
+    """One token per patch: a convolution whose stride is its kernel.
+
+    Paper:    Dosovitskiy et al. 2021, "An Image Is Worth 16x16 Words".
+    """
+
+    def __init__(self, in_chans: int, width: int, patch: int) -> None:
+        super().__init__()
+        self.stages = (Stage(patch, patch),)
+        self.project = nn.Conv2d(in_chans, width, kernel_size=patch, stride=patch)
+
+    def forward(
+        self, images: Float[Tensor, "batch channel row col"]
+    ) -> Float[Tensor, "batch token width"]:
+        return self.project(images).flatten(2).transpose(1, 2)
+
+
+Tokens = Float[Tensor, "batch token width"]
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention without positions: shuffled tokens give shuffled answers.
+
+    Paper:    Vaswani et al. 2017, "Attention Is All You Need".
+    """
+
+    def __init__(self, width: int, heads: int, backend: str = "auto") -> None:
+        super().__init__()
+        require_divisible(width, heads, "width", f"it is split over {heads} heads")
+        require_known(backend, BACKENDS, "backend")
+        self.heads, self.backend = heads, backend
+        self.to_query_key_value = nn.Linear(width, 3 * width)
+        self.to_output = nn.Linear(width, width)
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        split = self.to_query_key_value(tokens).unflatten(-1, (3, self.heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (batch, head, token, dim)
+        mixed = attend(query, key, value, backend=self.backend)
+        return self.to_output(mixed.transpose(1, 2).flatten(2))
+
+
+class DropPath(nn.Module):
+    """Leave out a residual branch for a random part of the batch, and scale the rest up.
+
+    Paper:    Huang et al. 2016, "Deep Networks with Stochastic Depth".
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, branch: Float[Tensor, "batch *rest"]) -> Float[Tensor, "batch *rest"]:
+        if self.rate == 0.0 or not self.training:
+            return branch
+        keep = torch.rand(len(branch), device=branch.device) >= self.rate
+        return branch * keep.view(-1, *[1] * (branch.ndim - 1)) / (1 - self.rate)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
+
+
+class TransformerBlock(nn.Module):
+    """Attention and a two-layer perceptron, each normed before and added to what it changes."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        mlp_ratio: float = 4.0,
+        drop_path: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        hidden = int(width * mlp_ratio)
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = SelfAttention(width, heads, backend)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        tokens = tokens + self.drop_path(self.attention(self.norm_attention(tokens)))
+        return tokens + self.drop_path(self.mlp(self.norm_mlp(tokens)))

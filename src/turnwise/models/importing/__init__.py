@@ -1,0 +1,1 @@
+"""Import weights of the original programs."""

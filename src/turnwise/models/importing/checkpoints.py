@@ -1,0 +1,121 @@
+"""Weights that other programs wrote: read without executing anything, and filled in strictly.
+
+A file of `torch.save` is a pickle, which may run code when it is opened; here it may hold tensors
+and plain values alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from turnwise.errors import InputError, require
+
+WRAPPINGS = ("state_dict", "model", "model_state_dict")  # what programs call a state dict in a dict
+PARALLEL = "module."  # what nn.DataParallel puts before every key
+SHOWN = 10  # keys listed of those that do not fit
+
+Weights = dict[str, Tensor]
+
+
+def as_it_is(values: Tensor) -> Tensor:
+    """The arrangement of weights that both programs order alike."""
+    return values
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """What another program calls one of our parameters, and how to bring its values in our order.
+
+    Its shape is ours, or ours followed by ones: a convolution by single pixels is a linear map.
+    """
+
+    key: str
+    arrange: Callable[[Tensor], Tensor] = as_it_is
+
+
+def read_checkpoint_weights(path: str | Path) -> Weights:
+    """The state dict in a file of `torch.save`: alone or in a dict, parallel or not."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"cannot read {path}: {reason}; give a file that torch.save wrote."
+        ) from error
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise InputError(
+            f"{path} is damaged or holds more than tensors, and nothing in it was executed; "
+            "give a state dict, as torch.save(model.state_dict(), path) writes it."
+        ) from error
+    inner = [content.get(name) for name in WRAPPINGS] if isinstance(content, Mapping) else []
+    for candidate in (content, *inner):
+        if _is_state(candidate):
+            return _without_prefix(candidate)
+    raise InputError(
+        f"{path} holds a {type(content).__name__} that is no state dict; give names with tensors, "
+        f"or a dict that has them under {', '.join(WRAPPINGS[:-1])} or {WRAPPINGS[-1]}."
+    )
+
+
+def _is_state(content: object) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and len(content) > 0
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+    )
+
+
+def _without_prefix(state: Mapping[str, Tensor]) -> Weights:
+    parallel = all(key.startswith(PARALLEL) for key in state)
+    return {key.removeprefix(PARALLEL) if parallel else key: v for key, v in state.items()}
+
+
+def fill_strictly(
+    model: nn.Module,
+    counterparts: Mapping[str, Counterpart],
+    weights: Mapping[str, Tensor],
+    ignored: Callable[[str], bool],
+) -> None:
+    """Give every parameter its counterpart's values, once every key is known to have its place.
+
+    `ignored` tells the keys that are no parameters; any other key that is left over is refused.
+    """
+    ours = dict(model.named_parameters())
+    assert ours.keys() == counterparts.keys(), "every parameter needs a counterpart"
+    used = [counterpart.key for counterpart in counterparts.values()]
+    misfits = {
+        "missing": [key for key in used if key not in weights],
+        "unexpected": [key for key in weights if key not in set(used) and not ignored(key)],
+        "of another shape": [
+            f"{counterpart.key} ({_told(weights[counterpart.key])}, not {_told(ours[name])})"
+            for name, counterpart in counterparts.items()
+            if counterpart.key in weights and not _fits(weights[counterpart.key], ours[name])
+        ],
+    }
+    problems = [f"{problem} are {_listed(keys)}" for problem, keys in misfits.items() if keys]
+    require(
+        not problems,
+        f"its keys must be those of the published network, but {'; '.join(problems)}.",
+    )
+    with torch.no_grad():
+        for name, counterpart in counterparts.items():
+            values = weights[counterpart.key].reshape(ours[name].shape)
+            ours[name].copy_(counterpart.arrange(values))
+
+
+def _fits(theirs: Tensor, ours: Tensor) -> bool:
+    """Whether the shape is ours, or ours and then ones."""
+    rest = theirs.shape[ours.ndim :]
+    return theirs.shape[: ours.ndim] == ours.shape and all(side == 1 for side in rest)
+
+
+def _told(values: Tensor) -> str:
+    return " x ".join(map(str, values.shape)) or "one number"
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return ", ".join(keys[:SHOWN]) + more

@@ -1,0 +1,90 @@
+"""What Lightning trains: a model, a loss, two metrics."""
+
+import lightning
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from turnwise.data.batches import Batch
+from turnwise.training.optim import make_optimiser, make_schedule
+from turnwise.training.recipe import Recipe
+
+
+class Classifier(lightning.LightningModule):
+    """Cross-entropy on labelled pictures in [0, 1]; every symmetry is the model's own affair."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, num_classes: int) -> None:
+        super().__init__()
+        self.model, self.recipe = model, recipe
+        self.train_loss = MeanMetric(nan_strategy="ignore")  # StopAtNonsense speaks of those
+        self.val_loss = MeanMetric(nan_strategy="ignore")
+        self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(self.model.preprocess(images))  # type: ignore[operator]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        images, labels = batch
+        mixing = self.recipe.optimisation.mixup > 0
+        loss = self._mixed_loss(images, labels) if mixing else self._loss(self(images), labels)
+        self.train_loss.update(loss.detach(), len(labels))
+        self.log("train_loss", self.train_loss, on_step=False, on_epoch=True)
+        return loss
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        smoothing = self.recipe.optimisation.label_smoothing
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+
+    def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Each picture is laid over another of its batch, and has to be called both, in parts.
+
+        λ ~ Beta(a, a), one for each batch, a function of seed and step: a resumed run repeats it.
+
+        Paper:    Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization".
+        """
+        amount = self.recipe.optimisation.mixup
+        draw = np.random.default_rng((self.recipe.seed, self.global_step)).beta(amount, amount)
+        share = torch.tensor(draw, device=images.device, dtype=images.dtype)
+        logits = self(torch.lerp(images.flip(0), images, share))
+        first, second = (self._loss(logits, these) for these in (labels, labels.flip(0)))
+        return share * first + (1 - share) * second
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Without compilation: evaluation would be a second graph to make, for few pictures.
+
+        What is measured is then also what `turnwise test` will run.
+        """
+        images, labels = batch
+        logits = self.model.forward(self.model.preprocess(images))  # type: ignore[operator]
+        self.val_loss.update(F.cross_entropy(logits, labels), len(labels))
+        self.val_accuracy.update(logits, labels)
+        self.log("val_loss", self.val_loss, prog_bar=True)
+        self.log("val_accuracy", self.val_accuracy, prog_bar=True)
+
+    @property
+    def fused(self) -> bool:
+        """Scaled gradients (16-mixed) are unscaled between the backward pass and the step."""
+        return self.device.type == "cuda" and self.recipe.trainer.precision != "16-mixed"
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """By the norm of all gradients; Lightning refuses to do it for a fused step."""
+        if not self.fused:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_val is not None:
+            clip_grad_norm_(self.parameters(), gradient_clip_val)
+
+    def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
+        optimiser = make_optimiser(self.model, self.recipe.optimisation, fused=self.fused)
+        total, epochs = int(self.trainer.estimated_stepping_batches), self.recipe.trainer.max_epochs
+        schedule = make_schedule(optimiser, self.recipe.optimisation, total, epochs)
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,132 @@
+"""Imported networks answer as the original program did, plain and with its RotoConv."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from turnwise.errors import InputError
+from turnwise.groups import act_on_image, equivariance_error
+from turnwise.models import load, save
+from turnwise.models.importing.roto import build_roto_original, import_roto_original
+from turnwise.models.importing.roto_keys import convolution
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+CASES = ["poolformer_s12", "metaformer_s12_pppa"]
+
+
+def made_up(number, key, shape):
+    """Parameter `number` of a case, by the formula that the golden answers were made with."""
+    i = np.arange(np.prod(shape, dtype=int), dtype=np.float64)
+    u = np.sin(1.7 * (i + 1) + 0.61 * (number + 1) + 0.05 * i * np.sin(0.3 * i))
+    if len(shape) >= 2:
+        u /= np.sqrt(np.prod(shape[1:]))
+    elif "norm" in key and key.endswith("weight"):
+        u = 1 + 0.3 * u
+    elif "layer_scale" in key:
+        u = 0.5 + 0.3 * u
+    else:
+        u *= 0.3
+    return torch.from_numpy(u.reshape(shape).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def states():
+    """The state dicts of both cases; a test that changes one must copy the dict."""
+    keys = json.loads((GOLDEN / "roto.keys.json").read_text())
+    return {
+        case: {
+            key: made_up(n, key, shape) for n, (key, shape) in enumerate(keys[case]["parameters"])
+        }
+        for case in CASES
+    }
+
+
+@pytest.fixture(scope="module")
+def golden():
+    answers = np.load(GOLDEN / "roto.npz")
+    return lambda entry: torch.from_numpy(answers[entry])
+
+
+def distance(found, wanted):
+    return float((found - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("origin", "entry"), [("metaformer", ""), ("roto-metaformer", "_roto_legacy")]
+)
+@torch.no_grad()
+def test_the_network_answers_as_the_original_did(states, golden, case, origin, entry):
+    model = build_roto_original(states[case], origin, image_size=64)
+    picture = golden(f"{case}.input")
+    assert distance(model(picture), golden(f"{case}{entry}.logits")) < 1e-4
+    other = "" if entry else "_roto_legacy"
+    assert distance(model(picture), golden(f"{case}{other}.logits")) > 0.01, "the control"
+    turned = distance(model(act_on_image("D4", 5, picture)), model(picture))
+    assert (turned < 1e-4) == (origin == "roto-metaformer")
+
+
+@torch.no_grad()
+def test_a_file_becomes_a_model_that_is_saved_and_loaded(tmp_path, states, golden):
+    parallel = {f"module.{key}": v for key, v in states["metaformer_s12_pppa"].items()}
+    torch.save({"state_dict": parallel}, tmp_path / "net.pth")
+    model = import_roto_original(tmp_path / "net.pth", "roto-metaformer", image_size=64)
+    assert model.config.name == "roto_metaformer_s12_pppa"
+    assert model.config.options["reduce"] == "legacy"
+    picture = golden("metaformer_s12_pppa.input")
+    torch.testing.assert_close(model.preprocess(picture), picture)
+    save(model, tmp_path / "net")
+    torch.testing.assert_close(load(tmp_path / "net")(picture), model(picture))
+
+
+@torch.no_grad()
+def test_the_pictures_are_those_that_were_published(states):
+    sizes = {}
+    for origin in ("poolformer", "metaformer", "roto-metaformer"):
+        model = build_roto_original(states["poolformer_s12"], origin)
+        sizes[origin] = model.config.options["image_size"]
+    assert sizes == {"poolformer": 224, "metaformer": 128, "roto-metaformer": 128}
+    model = build_roto_original(states["poolformer_s12"], "poolformer")
+    assert model.preprocess.mean.tolist() == pytest.approx([0.485, 0.456, 0.406])
+    assert equivariance_error(model, "D4", torch.rand(1, 3, 32, 32)) > 0.01
+
+
+@torch.no_grad()
+def test_grey_pictures_are_as_they_were_and_not_centred(states):
+    grey = dict(states["poolformer_s12"])
+    first = f"{convolution(0)}.weight"
+    grey[first] = grey[first][:, :1]
+    model = build_roto_original(grey, "roto-metaformer")
+    assert (model.preprocess.mean.tolist(), model.preprocess.spread.tolist()) == ([0.0], [1.0])
+    assert "1 channels, and poolformer's have 3" in refusal(grey, "poolformer")
+
+
+def refusal(state, origin="metaformer"):
+    with pytest.raises(InputError) as refused:
+        build_roto_original(state, origin)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_what_does_not_fit_is_refused(states):
+    state = states["metaformer_s12_pppa"]
+    fewer = {key: v for key, v in state.items() if not key.startswith("network.6.1")}
+    assert "stages of [2, 2, 6, 1] blocks, [64, 128, 320, 512] channels and" in refusal(fewer)
+    headless = {key: v for key, v in state.items() if key != "head.weight"}
+    assert "it has no head.weight of 2 axes, but for instance patch_embed" in refusal(headless)
+    assert "no published network has" in refusal({"weight": torch.zeros(3)})
+    more = state | {"fork_feat.weight": torch.zeros(3)}
+    assert "unexpected are fork_feat.weight" in refusal(more)
+    placed = state | {"network.5.pos_embed": torch.zeros(1, 7, 7, 512)}
+    assert "it adds positions before attention" in refusal(placed)
+
+
+def test_an_unknown_origin_is_refused(tmp_path):
+    with pytest.raises(InputError, match="unknown origin 'roto'"):
+        import_roto_original(tmp_path / "net.pt", "roto")
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "net.pt")
+    with pytest.raises(InputError, match=r"net\.pt cannot be imported: it has stages of \[\]"):
+        import_roto_original(tmp_path / "net.pt", "poolformer")

@@ -1,0 +1,96 @@
+"""What is trained on: cross-entropy of the prepared pictures, smoothed as the recipe says."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from turnwise.models import create_model
+from turnwise.training.module import Classifier
+from turnwise.training.recipe import make_recipe
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_is_the_formula(smoothing, monkeypatch):
+    recipe = make_recipe(
+        {"model": {"name": "vit"}, "data": {"name": "digits"}},
+        [f"optimisation.label_smoothing={smoothing}"],
+    )
+    model = create_model("vit", width=16, heads=2, depth=1)
+    model.preprocess.fit(torch.randint(0, 99, (4, 1, 28, 28), dtype=torch.uint8))
+    module = Classifier(model, recipe, 10)
+    monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
+    images, labels = torch.rand(6, 1, 28, 28), torch.arange(6)
+    log_p = model(model.preprocess(images)).log_softmax(-1)
+    target = (1 - smoothing) * F.one_hot(labels, 10) + smoothing / 10
+    expected = -(target * log_p).sum(-1).mean()
+    torch.testing.assert_close(module.training_step((images, labels), 0), expected)
+
+
+def test_mixed_pictures_are_called_both_names(monkeypatch):
+    """λ of two batches differ, that of the same step does not; the loss is linear in the labels."""
+    recipe = make_recipe(
+        {"model": {"name": "vit"}, "data": {"name": "digits"}}, ["optimisation.mixup=0.4"]
+    )
+    model = create_model("vit", width=16, heads=2, depth=1).eval()
+    model.preprocess.fit(torch.randint(0, 99, (4, 1, 28, 28), dtype=torch.uint8))
+    module = Classifier(model, recipe, 10)
+    monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
+    images, labels = torch.rand(6, 1, 28, 28), torch.arange(6)
+    seen = []
+    monkeypatch.setattr(model, "forward", lambda x, inner=model.forward: seen.append(x) or inner(x))
+    losses = []
+    for step in (0, 0, 1):
+        monkeypatch.setattr(Classifier, "global_step", step)
+        losses.append(module.training_step((images, labels), 0))
+    assert losses[0] == losses[1] != losses[2]
+    shown = model.preprocess(images)
+    step = shown - shown.flip(0)
+    share = ((seen[0] - shown.flip(0)) * step).sum() / step.square().sum()
+    torch.testing.assert_close(seen[0], torch.lerp(shown.flip(0), shown, share))
+    log_p = model(seen[0]).log_softmax(-1)
+    own, other = (-log_p[torch.arange(6), these].mean() for these in (labels, labels.flip(0)))
+    torch.testing.assert_close(losses[0], share * own + (1 - share) * other)
+    assert abs((2 * share - 1) * (own - other)) > 1e-3  # the names in the other order would differ
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_gradients_are_clipped_by_their_norm_either_way(fused, monkeypatch):
+    """Lightning clips for ordinary steps, and refuses to for fused ones, where we do."""
+    recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
+    model = create_model("vit", width=16, heads=2, depth=1)
+    monkeypatch.setattr(Classifier, "fused", fused)
+    module = Classifier(model, recipe, 10)
+    asked = []
+    monkeypatch.setattr(module, "clip_gradients", lambda *given: asked.append(given))
+    model(torch.rand(2, 1, 28, 28)).square().sum().backward()
+    optimiser = torch.optim.SGD(model.parameters())
+    module.configure_gradient_clipping(optimiser, 0.01, "norm")
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    assert asked == ([] if fused else [(optimiser, 0.01, "norm")])
+    assert (norm <= 0.0101) == fused
+
+
+def test_no_clipping_where_none_is_asked_for(monkeypatch):
+    recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
+    monkeypatch.setattr(Classifier, "fused", True)
+    module = Classifier(create_model("vit", width=16, heads=2, depth=1), recipe, 10)
+    module.model(torch.rand(2, 1, 28, 28)).square().sum().mul(1e6).backward()
+    before = module.model.head.weight.grad.clone()
+    module.configure_gradient_clipping(torch.optim.SGD(module.parameters()))
+    assert torch.equal(module.model.head.weight.grad, before)
+
+
+def test_validation_measures_the_model_itself_and_not_what_was_compiled(monkeypatch):
+    """What is compiled here always answers 0; training sees it, validation does not."""
+    recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
+    model = create_model("vit", width=16, heads=2, depth=1)
+    module = Classifier(model, recipe, 10)
+    monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
+    images = torch.rand(8, 1, 28, 28)
+    labels = model(model.preprocess(images)).argmax(-1)
+    zeros = torch.zeros(8, 10, requires_grad=True)
+    monkeypatch.setattr(model, "_compiled_call_impl", lambda pictures: zeros)
+    module.validation_step((images, labels), 0)
+    assert module.val_accuracy.compute() == 1.0
+    loss = module.training_step((images, labels), 0)
+    torch.testing.assert_close(loss, torch.tensor(10.0).log())
