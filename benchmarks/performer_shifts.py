@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.errors import InputError
-from turnwise.evaluation.shifts import AXES, ShiftFigures, ShiftTest, examine_shifts
+from turnwise.evaluation.shifts import AXES, ShiftFigures, ShiftTest, evaluate_shifts
 from turnwise.models import load
 from turnwise.reports.records import append_record
 from turnwise.runs.train import load_run_data
@@ -63,15 +63,15 @@ def summary(rows: list[ShiftFigures], circular: bool) -> dict[str, Any]:
 
 
 def examined(
-    model: torch.nn.Module, pictures: Pictures, test: ShiftTest, batch: int
+    model: torch.nn.Module, pictures: Examples, test: ShiftTest, batch: int
 ) -> dict[str, Any]:
     progress = sys.stderr.isatty()
     try:
-        rows = examine_shifts(model, pictures, test, batch_size=batch, progress=progress)
+        rows = evaluate_shifts(model, pictures, test, batch_size=batch, progress=progress)
         return summary(rows, circular=False)
     except InputError:  # no blank margins
         round_ = ShiftTest(test.labels, test.min_shift, test.axes, circular=True)
-        rows = examine_shifts(model, pictures, round_, batch_size=batch, progress=progress)
+        rows = evaluate_shifts(model, pictures, round_, batch_size=batch, progress=progress)
         return summary(rows, circular=True)
 
 

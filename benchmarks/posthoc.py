@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.data.batches import EvaluationBatches
 from turnwise.layers.orbit.combinations import OF_FEATURES, OF_LOGITS
 from turnwise.models import load, orbit
@@ -58,7 +58,7 @@ def answers_of_all(model: Orbit, images: Tensor) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def accuracies(
-    bare: nn.Module, group: str, mask: bool, pictures: Pictures, batch_size: int
+    bare: nn.Module, group: str, mask: bool, pictures: Examples, batch_size: int
 ) -> dict[str, float]:
     """The share of right answers of the model alone, and of every combination of its orbit."""
     bare = bare.eval()

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from turnwise.cli.certify import sample_pictures
 from turnwise.geometry.grids import pixel_centres
 from turnwise.geometry.neighbourhoods import Neighbourhood
-from turnwise.geometry.warps import turn_image
+from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
-from turnwise.layers.gsa.attention import AxisPerceptron, GroupSelfAttention, LiftingSelfAttention
+from turnwise.layers.gsa.attention import AxisMLP, GroupSelfAttention, LiftingSelfAttention
 from turnwise.layers.gsa.blocks import FieldPool, GroupBlock
 from turnwise.layers.gsa.published import (
     EXACT,
@@ -220,7 +220,7 @@ def encoding_of_offsets(convention: Convention) -> dict[str, float]:
     model = with_fault(convention, "z2")
     plane = convention.coordinates(PlanarGroup.named("z2"), Neighbourhood(9), 9, 9)
     steps = plane[0, :, 0].unique().double()  # nine, in order
-    codes = [m(steps) for m in model.modules() if isinstance(m, AxisPerceptron)]
+    codes = [m(steps) for m in model.modules() if isinstance(m, AxisMLP)]
     distinct = [len(code.div(code.abs().max()).mul(1e6).round().unique(dim=0)) for code in codes]
     near_and_far = [(c[8] - c[6]).norm() / (c[8] - c[0]).norm() for c in codes]
     return {
@@ -255,7 +255,7 @@ def fine_turns(shape: str) -> Iterator[tuple[str, dict[str, float]]]:
             for seed in range(8):
                 model = network("exact gsa_net", group, seed, queries="own", shape=shape, **sizes)
                 before = model(images)
-                turned.append(relative_change(model(turn_image(images, degrees)), before))
+                turned.append(relative_change(model(rotate_image(images, degrees)), before))
                 other.append(relative_change(before.flip(0), before))
             error = stdev(turned) / math.sqrt(len(turned))
             found = {"turned": mean(turned), "standard error": error, "another": mean(other)}

@@ -22,7 +22,7 @@ from roto_conv import layer_shapes
 from torch import Tensor
 
 from turnwise.geometry.sizes import Stage, remainder_of
-from turnwise.inference.precision import all_bits
+from turnwise.inference.precision import full_precision
 from turnwise.layers.roto.conv import RotoConv
 from turnwise.models.metaformer import GEOMETRIES
 from turnwise.reports.records import append_record
@@ -43,7 +43,7 @@ def outcome(layer: RotoConv, maps: Tensor, kind: torch.dtype, backend: str) -> l
     return [out.detach(), *torch.autograd.grad((out * weight).sum(), [maps, layer.weight])]
 
 
-@all_bits()
+@full_precision()
 def check(shape: tuple[int, int, Stage, int], kind: torch.dtype) -> dict[str, float]:
     """The errors of the kernels and of the formula."""
     torch.manual_seed(0)

@@ -19,7 +19,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from turnwise.errors import InputError
-from turnwise.evaluation import examine_run
+from turnwise.evaluation import evaluate_run
 from turnwise.models import load
 from turnwise.reports.records import append_record, read_records
 from turnwise.training.recipe import Recipe, read_recipe
@@ -57,7 +57,7 @@ def training(args: argparse.Namespace, name: str, seed: int) -> tuple[Path, list
 
 def figures_of(run: Path, device: str) -> dict[str, Any]:
     """What one seed came to: test figures, the validation accuracy it was chosen by, the time."""
-    result = examine_run(run, device=device)
+    result = evaluate_run(run, device=device)
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     turned = result["angles"]["accuracy"]
     return {

@@ -25,9 +25,9 @@ from turnwise.data.catalogue import entry
 from turnwise.errors import InputError, require
 from turnwise.evaluation.certificate.scores import answerer
 from turnwise.evaluation.certificate.targets import noisy_digits
-from turnwise.evaluation.evaluate import read_examination
+from turnwise.evaluation.evaluate import read_evaluation
 from turnwise.evaluation.rotations import predict_probabilities
-from turnwise.files import write_json, write_whole
+from turnwise.files import write_atomic, write_json
 from turnwise.groups.equivariance import TOLERANCE, depends_on_input, equivariance_error
 from turnwise.models import load, model_options, save
 from turnwise.models import shipped as shelf
@@ -90,7 +90,7 @@ def find_run(given: Path, record: Record) -> tuple[Path, int]:
         require((run / file).is_file(), f"{run} has no {file}; bring the whole run, tested.")
     own = read_recipe(run / "recipe.yaml").seed
     require(own == seed, f"validation chooses seed {seed}, but {run} is of seed {own}.")
-    figures, tested = record["figures"]["seeds"][str(seed)], read_examination(run)
+    figures, tested = record["figures"]["seeds"][str(seed)], read_evaluation(run)
     assert tested is not None, "its file is there"
     rows = list(csv.DictReader((run / "metrics.csv").read_text(encoding="utf-8").splitlines()))
     came_to = {
@@ -148,7 +148,7 @@ def stored_in_half(model: nn.Module, run: Path, data_dir: str | None) -> dict[st
 
 def measured_invariance(model: nn.Module) -> dict[str, Any]:
     """The error over the grid's part of the group, in both precisions; refused unless exact."""
-    options, group = config_of(model).options, model.group.exact_part()
+    options, group = config_of(model).options, model.group.exact_subgroup()
     require(group.order > 1, "a model that promises no symmetry of the grid is not shipped.")
     images = noisy_digits(PICTURES, options["in_chans"], options["image_size"])
     found: dict[str, Any] = {"group": group.name}
@@ -231,7 +231,7 @@ def ship(args: argparse.Namespace) -> Path:
         require_room(args.name, (folder / WEIGHTS).stat().st_size)
         card = make_card(args.name, folder, run, record, stored)
         write_json(folder / shelf.CARD, card)
-        write_whole(folder / shelf.PAGE, card_page(shelf.read_card(folder)).encode())
+        write_atomic(folder / shelf.PAGE, card_page(shelf.read_card(folder)).encode())
         if place.exists():
             place.rename(Path(beside) / "before")
         folder.rename(place)
@@ -258,7 +258,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"ship_weights: {error}", file=sys.stderr)
         return 2
     for page, text in refreshed().items():
-        write_whole(page, text.encode())
+        write_atomic(page, text.encode())
     return 0
 
 

@@ -45,7 +45,7 @@ def weights(record: Record) -> str:
 def over_group(record: Record) -> str:
     """How often all elements of the group that the grid has give one answer."""
     recipe = HERE.parent / "recipes" / f"{record['figures']['recipe']}.yaml"
-    exact = PlanarGroup.named(read_recipe(recipe).model.group).exact_part()
+    exact = PlanarGroup.named(read_recipe(recipe).model.group).exact_subgroup()
     same = over_seeds(record, "orbit_agreement")
     return f"{same} ({exact})" if exact.order > 1 else UNDEFINED
 

@@ -15,7 +15,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.evaluation.rotations import (
     accuracy_by_view,
     agreement,
@@ -49,7 +49,7 @@ def arguments() -> argparse.Namespace:
 def figures_of(run: Path, args: argparse.Namespace) -> dict[str, float]:
     """What the run's best weights say to the turned pictures."""
     test = load_run_data(run, read_recipe(run / "recipe.yaml"), args.data_dir).test
-    pictures = Pictures(test.images[: args.pictures], test.labels[: args.pictures])
+    pictures = Examples(test.images[: args.pictures], test.labels[: args.pictures])
     turned = predict_over_angles(
         load(run).to(args.device), pictures, equal_angles(args.angles),
         batch_size=args.batch_size, progress=sys.stderr.isatty(),

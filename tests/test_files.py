@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from turnwise.errors import InputError
-from turnwise.files import fill_whole, require_writable, write_json, write_whole
+from turnwise.files import fill_atomic, require_writable, write_atomic, write_json
 
 
 def everything_in(folder):
@@ -25,20 +25,20 @@ def fail_with(monkeypatch, error):
 
 def test_a_file_is_written_and_its_folders_made(tmp_path):
     path = tmp_path / "new" / "deep" / "file"
-    write_whole(path, b"text")
+    write_atomic(path, b"text")
     assert path.read_bytes() == b"text"
     assert everything_in(path.parent) == ["file"]
 
 
 def test_an_old_file_is_replaced(tmp_path):
     (tmp_path / "file").write_bytes(b"a longer text")
-    write_whole(tmp_path / "file", b"new")
+    write_atomic(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
 def test_a_link_is_followed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    write_whole(tmp_path / "link", b"new")
+    write_atomic(tmp_path / "link", b"new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_bytes() == b"new"
 
@@ -49,7 +49,7 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_whole(pipe, b"text")
+    write_atomic(pipe, b"text")
     assert os.read(reader, 10) == b"text"
     os.close(reader)
     assert everything_in(tmp_path) == ["pipe"]
@@ -61,11 +61,11 @@ def test_a_link_to_a_pipe_without_a_name(tmp_path):
     """As /dev/stdout in `turnwise predict … --output /dev/stdout | wc`."""
     reader, writer = os.pipe()
     (tmp_path / "out").symlink_to(f"/dev/fd/{writer}")
-    write_whole(tmp_path / "out", b"text")
+    write_atomic(tmp_path / "out", b"text")
     assert os.read(reader, 10) == b"text"
     os.close(reader)
     with pytest.raises(BrokenPipeError):
-        write_whole(tmp_path / "out", b"text")
+        write_atomic(tmp_path / "out", b"text")
     os.close(writer)
     assert everything_in(tmp_path) == ["out"]
 
@@ -73,7 +73,7 @@ def test_a_link_to_a_pipe_without_a_name(tmp_path):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_device_that_takes_nothing_is_one_line():
     with pytest.raises(InputError, match=r"^cannot write /dev/full: no space left on device"):
-        write_whole(Path("/dev/full"), b"text")
+        write_atomic(Path("/dev/full"), b"text")
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -81,7 +81,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path, monkeypatch
     path = tmp_path / "new" / "page.html"
     message = rf"^cannot write {path}: no space left on device; choose another place with --output"
     with pytest.raises(InputError, match=message):
-        write_whole(path, b"text")
+        write_atomic(path, b"text")
     assert everything_in(tmp_path) == []
 
 
@@ -89,7 +89,7 @@ def test_the_old_file_survives_a_failure(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"old")
     fail_with(monkeypatch, OSError(errno.EIO, "Input/output error"))
     with pytest.raises(InputError):
-        write_whole(tmp_path / "file", b"new")
+        write_atomic(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
     assert everything_in(tmp_path) == ["file"]
 
@@ -97,21 +97,21 @@ def test_the_old_file_survives_a_failure(tmp_path, monkeypatch):
 def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch):
     fail_with(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        write_whole(tmp_path / "file", b"new")
+        write_atomic(tmp_path / "file", b"new")
     assert everything_in(tmp_path) == []
 
 
 def test_a_folder_is_not_overwritten(tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(InputError, match="is a directory"):
-        write_whole(tmp_path / "taken", b"text")
+        write_atomic(tmp_path / "taken", b"text")
     assert everything_in(tmp_path) == ["taken"]
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(InputError, match=r"cannot write .*file/page\.html"):
-        write_whole(tmp_path / "file" / "page.html", b"text")
+        write_atomic(tmp_path / "file" / "page.html", b"text")
     assert everything_in(tmp_path) == ["file"]
 
 
@@ -121,7 +121,7 @@ def test_a_failed_filler_leaves_nothing_and_tells_its_own_cure(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(InputError, match=r"x\.npz: no space left on device; buy a disk\."):
-        fill_whole(tmp_path / "deep" / "x.npz", fail, "buy a disk")
+        fill_atomic(tmp_path / "deep" / "x.npz", fail, "buy a disk")
     assert everything_in(tmp_path) == []
 
 
@@ -133,7 +133,7 @@ def test_the_filler_s_file_keeps_the_suffix(tmp_path):
         seen.append(path.suffix)
         path.touch()
 
-    fill_whole(tmp_path / "x.npz", fill)
+    fill_atomic(tmp_path / "x.npz", fill)
     assert seen == [".npz"]
     assert everything_in(tmp_path) == ["x.npz"]
 

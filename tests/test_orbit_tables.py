@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.layers.orbit.combinations import COMBINATIONS, LEARNED
 from turnwise.models import create_model, orbit
 
@@ -112,7 +112,7 @@ def test_accuracies_are_counted():
 
     torch.manual_seed(0)
     bare = create_model("vit", width=16, depth=1, heads=2, image_size=8).eval()
-    pictures = Pictures(
+    pictures = Examples(
         torch.randint(0, 256, (7, 1, 8, 8), dtype=torch.uint8), torch.randint(0, 10, (7,))
     )
     found = posthoc.accuracies(bare, "C4", False, pictures, batch_size=3)

@@ -316,7 +316,7 @@ def test_damage_is_one_line_and_status_2(ship, words, capsys):
 
 def test_what_knows_digits_is_shown_digits_and_others_their_own(ship, monkeypatch):
     assert ship() == 0
-    (subject,) = subjects.read_subjects([NAME])
+    (subject,) = subjects.load_models([NAME])
     assert (subject.name, subject.group.name, subject.origin) == (NAME, "D4", "embedded digits")
     asked = []
 
@@ -330,6 +330,6 @@ def test_what_knows_digits_is_shown_digits_and_others_their_own(ship, monkeypatc
         text = json.loads(path.read_text())
         (text["model"] if "card" in name else text)["classes"][0] = "zero"
         path.write_text(json.dumps(text))
-    (subject,) = subjects.read_subjects([NAME])
+    (subject,) = subjects.load_models([NAME])
     assert subject.classes[0] == "zero" and subject.origin == "validation pictures of digits"
     assert [recipe.plain() for recipe in asked] == [make_recipe(RECIPE | {"seed": 1}).plain()]

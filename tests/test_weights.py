@@ -58,7 +58,7 @@ def test_it_loads_and_matches_its_hash(name, card):
 
 def test_it_is_invariant_and_not_constant(name, card):
     model = turnwise.load(name).double()
-    exact, options = model.group.exact_part(), model.config.options
+    exact, options = model.group.exact_subgroup(), model.config.options
     assert exact.order > 1 and exact.name == card["equivariance"]["group"]
     size, channels = options["image_size"], options["in_chans"]
     images = torch.rand(2, channels, size, size, dtype=torch.float64)

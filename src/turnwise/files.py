@@ -15,7 +15,7 @@ from turnwise.errors import InputError
 ANOTHER_OUTPUT = "choose another place with --output"
 
 
-def write_whole(path: Path, content: bytes, cure: str = ANOTHER_OUTPUT) -> None:
+def write_atomic(path: Path, content: bytes, cure: str = ANOTHER_OUTPUT) -> None:
     """Write all of `content` or nothing; folders are made as needed, and unmade on failure."""
 
     def write(beside: Path) -> None:
@@ -25,27 +25,27 @@ def write_whole(path: Path, content: bytes, cure: str = ANOTHER_OUTPUT) -> None:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 os.fsync(file.fileno())  # a full disk may say so only now
 
-    fill_whole(path, write, cure)
+    fill_atomic(path, write, cure)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a value that any reader of JSON can read: see `sayable`."""
-    text = json.dumps(sayable(value), indent=2, ensure_ascii=False, allow_nan=False)
-    write_whole(path, (text + "\n").encode())
+    """Write a value that any reader of JSON can read: see `to_json_value`."""
+    text = json.dumps(to_json_value(value), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, (text + "\n").encode())
 
 
-def sayable(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """The same value in words that JSON has: NaN and infinity become "nan" and "inf"."""
     if isinstance(value, Mapping):
-        return {str(key): sayable(entry) for key, entry in value.items()}
+        return {str(key): to_json_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [sayable(entry) for entry in value]
+        return [to_json_value(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 
 
-def fill_whole(path: Path, fill: Callable[[Path], None], cure: str = ANOTHER_OUTPUT) -> None:
+def fill_atomic(path: Path, fill: Callable[[Path], None], cure: str = ANOTHER_OUTPUT) -> None:
     """Let `fill` write a temporary file beside `path`, which then takes its name in one step.
 
     A link is followed, and what is no file (a pipe, /dev/null) is written to, not replaced.  `cure`
@@ -58,7 +58,7 @@ def fill_whole(path: Path, fill: Callable[[Path], None], cure: str = ANOTHER_OUT
 
 
 def require_writable(path: Path, cure: str = ANOTHER_OUTPUT) -> None:
-    """Raise where `fill_whole` could not write, before the work; of the attempt nothing is left."""
+    """Raise where `fill_atomic` could not write, before the work; nothing is left behind."""
     with _room_for(path, cure) as (target, beside):
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

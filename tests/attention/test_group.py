@@ -14,7 +14,7 @@ from turnwise.attention import group as frames
 from turnwise.attention.group import Encodings, attend_from_frames
 from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources, turned_offsets
+from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources, rotated_offsets
 from turnwise.groups import (
     GRID_GROUPS,
     PlanarGroup,
@@ -41,7 +41,7 @@ def encode(steps):
 
 
 def encodings_for(group, neighbourhood, rows, cols):
-    place = encode(turned_offsets(group, neighbourhood.offsets(rows, cols)))
+    place = encode(rotated_offsets(group, neighbourhood.offsets(rows, cols)))
     pose = torch.randn(
         group.order, POSE, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )

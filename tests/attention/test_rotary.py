@@ -17,8 +17,8 @@ from turnwise.attention.rotary import (
     cross_frame_phases,
     own_frame_phases,
     rotate_pairs,
+    rotated_frequencies,
     steer_orbit,
-    turned_frequencies,
     window_mask,
 )
 from turnwise.geometry.grids import pixel_centres
@@ -210,7 +210,7 @@ def test_phases_keep_their_precision():
         found = own_frame_phases(waves, matrices, far)
     assert found.dtype == torch.float32
     assert (found - expected).abs().max() < 1e-3
-    assert turned_frequencies(waves.double(), matrices).dtype == torch.float64
+    assert rotated_frequencies(waves.double(), matrices).dtype == torch.float64
     x = torch.randn(3, 4, dtype=torch.bfloat16)
     assert rotate_pairs(x, torch.ones(2), torch.zeros(2)).dtype == torch.bfloat16
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from turnwise.cli.main import main
-from turnwise.reports.loaded_models import read_subjects
-from turnwise.reports.views import shifted_views, turned_views
+from turnwise.reports.loaded_models import load_models
+from turnwise.reports.views import rotated_views, shifted_views
 
 SAID = "[...document.querySelectorAll('#explorer-voices .voice')].map(v => v.innerText)"
 PIXELS = """(() => { const c = document.getElementById('explorer-picture');
@@ -47,7 +47,7 @@ def shown_picture(page):
 
 def first_example(page, runs):
     """The picture on the page, found again among the run's own."""
-    (subject,) = read_subjects([str(runs[0])])
+    (subject,) = load_models([str(runs[0])])
     pixels = shown_picture(page)
     same = (subject.pictures.images[:, 0] == torch.tensor(pixels)).flatten(1).all(1)
     return subject.pictures.images[same.nonzero()[0, 0]]
@@ -81,7 +81,7 @@ def test_witness_between_quarters_both_move(opened):
 def test_the_picture_is_turned_as_the_model_saw_it(opened, runs, degrees):
     original = first_example(opened, runs)
     turn(opened, degrees)
-    expected = 255 * turned_views(original, [float(degrees)])[0, 0].numpy()
+    expected = 255 * rotated_views(original, [float(degrees)])[0, 0].numpy()
     assert np.abs(shown_picture(opened) - expected).max() < 1.01
 
 

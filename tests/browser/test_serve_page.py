@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from turnwise.data import load_dataset
-from turnwise.deploy.server import Answerer, PictureServer
+from turnwise.deploy.server import Answerer, ImageServer
 from turnwise.models import load
 
 VOICE = "document.getElementById('serve-voice').innerText"
@@ -18,7 +18,7 @@ TOLD = "document.getElementById('serve-told').innerText"
 def served(request, browser, runs):
     run = runs[0] if request.param == "equivariant" else runs[1]
     model = load(run)
-    server = PictureServer(Answerer(request.param, model, model.classes), "127.0.0.1", 0)
+    server = ImageServer(Answerer(request.param, model, model.classes), "127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.shutdown()

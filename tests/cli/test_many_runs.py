@@ -43,7 +43,7 @@ def test_one_row_for_each_run_and_the_reason_of_the_one_that_failed(three, turnw
 def test_kept_results_are_not_measured_again(three, turnwise, monkeypatch):
     shutil.rmtree(three / "a" / "version_1")
     assert turnwise("test", "--recursive", three)[0] == 0
-    monkeypatch.setattr("turnwise.evaluation.examine_run", None)  # a call would fail
+    monkeypatch.setattr("turnwise.evaluation.evaluate_run", None)  # a call would fail
     status, said, complaint = turnwise("test", "--recursive", three, "--output", "again.csv")
     assert (status, complaint) == (0, "")
     assert {row["times_examined"] for row in table(three.parent / "again.csv")} == {"1"}

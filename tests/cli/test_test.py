@@ -42,7 +42,7 @@ def test_every_class_has_its_row(tested):
 def test_a_second_call_shows_the_kept_result(tested, turnwise, monkeypatch):
     run, first = tested
     content = (run / "test.json").read_bytes()
-    monkeypatch.setattr("turnwise.evaluation.examine_run", None)  # a call would fail
+    monkeypatch.setattr("turnwise.evaluation.evaluate_run", None)  # a call would fail
     status, said, _ = turnwise("test", run)
     assert status == 0
     assert said == ("already tested; this is the kept result (--again repeats the test):\n" + first)
@@ -101,7 +101,7 @@ def test_the_test_split_of_another_set(run, turnwise, monkeypatch):
         return figures
 
     assert turnwise("test", run)[0] == 0
-    monkeypatch.setattr("turnwise.evaluation.elsewhere.examine_elsewhere", examined)
+    monkeypatch.setattr("turnwise.evaluation.elsewhere.evaluate_elsewhere", examined)
     for _ in range(2):  # the second call shows what is kept
         status, said, _ = turnwise("test", run, "--data", "mnist_rotated")
         assert status == 0

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.data.augment import Augmentation
 from turnwise.data.batches import EvaluationBatches, TrainingBatches, mix, place, to_unit
 from turnwise.errors import InputError
@@ -18,12 +18,12 @@ WILD = Augmentation(rotation=180.0, shift=1.0, scale=0.2, mirror=True, noise=0.1
 def numbered(count, size=4):
     """Picture i is of the even grey i, and has the label i: each can be told from the others."""
     grey = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1)
-    return Pictures(grey.expand(count, 1, size, size).contiguous(), torch.arange(count))
+    return Examples(grey.expand(count, 1, size, size).contiguous(), torch.arange(count))
 
 
 def noisy(count, size=5):
     images = torch.randint(256, (count, 1, size, size), dtype=torch.uint8)
-    return Pictures(images, torch.arange(count))
+    return Examples(images, torch.arange(count))
 
 
 def training(pictures, batch_size, epoch=0, **changes):
@@ -81,7 +81,7 @@ def test_an_epoch_can_be_repeated_exactly():
 
 def test_batches_of_one_epoch_are_moved_differently():
     """The same picture everywhere: what differs is the augmentation."""
-    same = Pictures(noisy(1).images.repeat(16, 1, 1, 1), torch.zeros(16, dtype=torch.int64))
+    same = Examples(noisy(1).images.repeat(16, 1, 1, 1), torch.zeros(16, dtype=torch.int64))
     one, two = (images for images, _ in training(same, 8, augmentation=WILD))
     assert not torch.equal(one, two)
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from turnwise.data.dataset import Dataset, Pictures
+from turnwise.data.dataset import Dataset, Examples
 from turnwise.errors import InputError
 
 
 def some(count=4, rows=5, cols=5, channels=3):
     images = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1)
-    return Pictures(images.expand(-1, channels, rows, cols), torch.arange(count))
+    return Examples(images.expand(-1, channels, rows, cols), torch.arange(count))
 
 
 def dataset(part):
@@ -33,4 +33,4 @@ def test_a_rectangle_has_no_image_size():
 
 def test_counts_must_agree():
     with pytest.raises(Exception, match=r"readers check the counts|picture"):
-        Pictures(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))
+        Examples(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64))

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from turnwise.deploy import server as module
-from turnwise.deploy.server import Answerer, PictureServer, open_picture, serve_page
+from turnwise.deploy.server import Answerer, ImageServer, open_image, serve_page
 from turnwise.errors import InputError
 from turnwise.models import create_model
 
@@ -24,7 +24,7 @@ from turnwise.models import create_model
 def served():
     torch.manual_seed(0)
     model = create_model("orbit_vit", patch=7, width=16, depth=1, heads=2).eval()
-    server = PictureServer(Answerer("m <b>", model, tuple("0123456789")), "127.0.0.1", 0)
+    server = ImageServer(Answerer("m <b>", model, tuple("0123456789")), "127.0.0.1", 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -135,7 +135,7 @@ def test_hostile_files_are_refused_in_one_sentence(ask, picture, name):
 
 def test_the_limit_of_pixels_is_checked_before_anything_is_unpacked():
     with pytest.raises(InputError, match="25,000,000 pixels, and 16,000,000 is the limit"):
-        open_picture(bomb(5_000), 28, 1)
+        open_image(bomb(5_000), 28, 1)
 
 
 def test_a_file_too_large_is_refused_unread(ask, monkeypatch, picture):
@@ -230,15 +230,15 @@ def test_a_silent_caller_blocks_nobody(ask, served, picture):
     with socket.create_connection(("127.0.0.1", served.port)) as silent:
         silent.sendall(b"POST /answer HTTP/1.1\r\nHost: x\r\nContent-Le")
         assert ask("POST", "/answer?degrees=0", picture)[0] == 200
-    assert module.PictureHandler.timeout == module.PATIENCE <= 60
+    assert module.ImageHandler.timeout == module.PATIENCE <= 60
 
 
 def test_a_picture_of_any_kind_becomes_the_models():
     for mode in ("RGB", "RGBA", "P", "I;16", "1"):
         encoded = io.BytesIO()
         Image.new(mode, (40, 30)).save(encoded, "PNG")
-        assert open_picture(encoded.getvalue(), 28, 1).shape == (1, 28, 28)
-        assert open_picture(encoded.getvalue(), 28, 3).shape == (3, 28, 28)
+        assert open_image(encoded.getvalue(), 28, 1).shape == (1, 28, 28)
+        assert open_image(encoded.getvalue(), 28, 3).shape == (3, 28, 28)
 
 
 def test_of_many_classes_the_likeliest_are_answered(picture):
@@ -246,7 +246,7 @@ def test_of_many_classes_the_likeliest_are_answered(picture):
     model = create_model("vit", num_classes=30, patch=7, width=16, depth=1, heads=2).eval()
     asked = Answerer("m", model, tuple(map(str, range(30)))).answer(picture, 0.0)
     with torch.no_grad():
-        image = open_picture(picture, 28, 1)[None].float() / 255
+        image = open_image(picture, 28, 1)[None].float() / 255
         said = model(model.preprocess(image)).softmax(-1)[0]
     assert asked["classes"] == [str(c) for c in sorted(said.topk(10).indices.tolist())]
     assert max(asked["probabilities"]) == pytest.approx(float(said.max()))

@@ -10,8 +10,8 @@ import torch
 
 from turnwise.data import load_dataset
 from turnwise.errors import InputError
-from turnwise.evaluation import examine_run, read_examination
-from turnwise.evaluation.elsewhere import examine_elsewhere, result_folder
+from turnwise.evaluation import evaluate_run, read_evaluation
+from turnwise.evaluation.elsewhere import evaluate_elsewhere, result_folder
 from turnwise.evaluation.rotations import predict_probabilities
 from turnwise.models import load
 from turnwise.runs.train import train
@@ -56,8 +56,8 @@ def run(trained, tmp_path):
 
 
 def test_upright_and_turned(run, data_dir):
-    upright = examine_run(run, data_dir=data_dir)
-    turned = examine_elsewhere(run, "mnist_rotated", data_dir=data_dir)
+    upright = evaluate_run(run, data_dir=data_dir)
+    turned = evaluate_elsewhere(run, "mnist_rotated", data_dir=data_dir)
     accuracy = [result["scores"]["accuracy"]["value"] for result in (upright, turned)]
     assert accuracy[0] > 0.6 > accuracy[1] + 0.2, "a plain model has learned what is upright"
     assert (turned["data"], turned["trained_on"]) == ("mnist_rotated", "mnist")
@@ -68,18 +68,18 @@ def test_definition(run, data_dir):
     dataset = load_dataset("mnist_rotated", data_dir=data_dir)
     answers = predict_probabilities(load(run), dataset.test).argmax(dim=1)
     wanted = (answers == dataset.test.labels).double().mean()
-    found = examine_elsewhere(run, "mnist_rotated", data_dir=data_dir)
+    found = evaluate_elsewhere(run, "mnist_rotated", data_dir=data_dir)
     assert found["scores"]["accuracy"]["value"] == pytest.approx(float(wanted))
 
 
 def test_what_is_kept_is_kept_apart_and_counted(run, data_dir):
     for times in (1, 2):
-        result = examine_elsewhere(run, "mnist_rotated", data_dir=data_dir)
+        result = evaluate_elsewhere(run, "mnist_rotated", data_dir=data_dir)
         assert result["times_examined"] == times
-    kept = read_examination(result_folder(run, "mnist_rotated"))
+    kept = read_evaluation(result_folder(run, "mnist_rotated"))
     assert kept is not None and kept["scores"] == result["scores"]
     assert kept["times_examined"] == 2
-    assert read_examination(run) is None, "its own test split was not looked at"
+    assert read_evaluation(run) is None, "its own test split was not looked at"
 
 
 def test_pictures_that_may_have_been_trained_on_are_refused(run, data_dir):
@@ -92,14 +92,14 @@ def test_pictures_that_may_have_been_trained_on_are_refused(run, data_dir):
     folder.mkdir(exist_ok=True)
     np.savez(folder / "rotmnist-generated.npz", **arrays)
     with pytest.raises(InputError, match="pictures of rotmnist are not those of mnist, which"):
-        examine_elsewhere(run, "rotmnist", data_dir=data_dir)
+        evaluate_elsewhere(run, "rotmnist", data_dir=data_dir)
     assert not result_folder(run, "rotmnist").exists()
 
 
 def test_its_own_test_pictures_are_refused(run, data_dir):
     """They would be looked at again without being counted."""
     with pytest.raises(InputError, match=r"mnist has the test pictures of .* leave --data out"):
-        examine_elsewhere(run, "mnist", data_dir=data_dir)
+        evaluate_elsewhere(run, "mnist", data_dir=data_dir)
 
 
 def test_folders_of_one_name_do_not_meet(tmp_path):
@@ -111,7 +111,7 @@ def test_folders_of_one_name_do_not_meet(tmp_path):
 def test_other_classes_are_refused(run, data_dir):
     shutil.copytree(data_dir / "mnist", data_dir / "fashionmnist", dirs_exist_ok=True)
     with pytest.raises(InputError, match=r"fashionmnist has the classes T-shirt/top, .* of mnist,"):
-        examine_elsewhere(run, "fashionmnist", data_dir=data_dir)
+        evaluate_elsewhere(run, "fashionmnist", data_dir=data_dir)
 
 
 def test_another_part_of_the_training_pictures_is_refused(run, data_dir):
@@ -119,14 +119,14 @@ def test_another_part_of_the_training_pictures_is_refused(run, data_dir):
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("fraction: 1.0", "fraction: 0.5"))
     with pytest.raises(InputError, match="training pictures of mnist_rotated are not those"):
-        examine_elsewhere(run, "mnist_rotated", data_dir=data_dir)
+        evaluate_elsewhere(run, "mnist_rotated", data_dir=data_dir)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"data": {"name": "mnist"}}'])
 def test_a_run_that_does_not_know_its_data(run, data_dir, content):
     (run / "environment.json").write_text(content)
     with pytest.raises(InputError, match="does not tell the run's data set"):
-        examine_elsewhere(run, "mnist_rotated", data_dir=data_dir)
+        evaluate_elsewhere(run, "mnist_rotated", data_dir=data_dir)
 
 
 def test_names_that_lead_elsewhere_are_no_names(run):

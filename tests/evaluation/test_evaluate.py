@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.data import Pictures, load_dataset
+from turnwise.data import Examples, load_dataset
 from turnwise.errors import InputError
-from turnwise.evaluation import examine, examine_run, read_examination
+from turnwise.evaluation import evaluate, evaluate_run, read_evaluation
 from turnwise.evaluation.rotations import predict_probabilities
-from turnwise.files import sayable
+from turnwise.files import to_json_value
 from turnwise.groups import PlanarGroup
 from turnwise.models import load, orbit, save
 from turnwise.runs.train import train
@@ -50,11 +50,11 @@ def spots():
     for i in range(10):
         images[i, 0, *corner[i % 4]] = 255
     labels = torch.tensor([(i + turn) % 4 for i, turn in enumerate(TURNS)])
-    return Pictures(images, labels)
+    return Examples(images, labels)
 
 
 def figures_of(model, pictures, group="C4", angles=4):
-    return examine(model, pictures, CLASSES, PlanarGroup.named(group), angles=angles)
+    return evaluate(model, pictures, CLASSES, PlanarGroup.named(group), angles=angles)
 
 
 def test_accuracy_at_quarter_turns_by_hand(spots):
@@ -112,7 +112,7 @@ def test_a_model_that_always_changes_its_answer_never_agrees(spots):
 def test_an_orbit_model_always_agrees():
     """Over the group it must; over all angles it need not, and this one does not."""
     images = torch.randint(256, (40, 1, 6, 6), dtype=torch.uint8)
-    pictures = Pictures(images, torch.arange(40) % 4)
+    pictures = Examples(images, torch.arange(40) % 4)
     inner = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.Tanh(), nn.Linear(16, 4))
     nn.init.zeros_(inner[3].bias)  # which would decide for one class in all views
     model = orbit(inner, "C4")
@@ -145,7 +145,7 @@ def run(fresh_run, tmp_path):
 
 
 def test_a_run_is_examined_on_its_test_split(run):
-    result = examine_run(run)
+    result = evaluate_run(run)
     pictures = load_dataset("digits").test
     right = predict_probabilities(load(run), pictures).argmax(-1) == pictures.labels
     assert result["scores"]["accuracy"]["value"] == pytest.approx(right.double().mean().item())
@@ -157,40 +157,40 @@ def test_a_run_is_examined_on_its_test_split(run):
 
 
 def test_examinations_are_kept_and_counted(run):
-    assert read_examination(run) is None
-    first = examine_run(run)
+    assert read_evaluation(run) is None
+    first = evaluate_run(run)
     assert first["times_examined"] == 1
-    assert read_examination(run) == sayable(first)
-    second = examine_run(run)
+    assert read_evaluation(run) == to_json_value(first)
+    second = evaluate_run(run)
     assert second["times_examined"] == 2
-    assert read_examination(run) == sayable(second)
+    assert read_evaluation(run) == to_json_value(second)
     assert json.dumps({**second, "times_examined": 1}) == json.dumps(first)
 
 
 def test_figures_of_other_weights_are_not_shown_but_counted(run):
     """A run that was resumed since; the split has been looked at all the same."""
-    examine_run(run)
+    evaluate_run(run)
     model = load(run)
     with torch.no_grad():
         next(model.parameters()).add_(1)
     save(model, run / "model", classes=model.classes)
-    assert read_examination(run) is None
-    assert examine_run(run)["times_examined"] == 2
+    assert read_evaluation(run) is None
+    assert evaluate_run(run)["times_examined"] == 2
 
 
 def test_figures_without_a_hash_are_believed(run):
     """As earlier versions kept them."""
-    figures = examine_run(run)
+    figures = evaluate_run(run)
     del figures["weights_sha256"]
-    (run / "test.json").write_text(json.dumps(sayable(figures)))
-    assert read_examination(run) == sayable(figures)
+    (run / "test.json").write_text(json.dumps(to_json_value(figures)))
+    assert read_evaluation(run) == to_json_value(figures)
 
 
 @pytest.mark.parametrize("content", ["", "{", "3", "[]", "{}", "null", '{"times_examined": 1}'])
 def test_a_damaged_record_is_not_believed(run, content):
     (run / "test.json").write_text(content)
     with pytest.raises(InputError, match=r"test\.json is damaged \(.*\); remove it to test again"):
-        read_examination(run)
+        read_evaluation(run)
 
 
 def test_a_damaged_record_is_found_before_the_test_split_is_seen(run, monkeypatch):
@@ -198,15 +198,15 @@ def test_a_damaged_record_is_found_before_the_test_split_is_seen(run, monkeypatc
     module = import_module("turnwise.evaluation.evaluate")
     monkeypatch.setattr(module, "load_run_data", None)  # a call would fail
     with pytest.raises(InputError, match="is damaged"):
-        examine_run(run)
+        evaluate_run(run)
 
 
 def test_bytes_that_are_no_text(run):
     (run / "test.json").write_bytes(b"\xff\xfe\x80")
     with pytest.raises(InputError, match="is damaged"):
-        read_examination(run)
+        read_evaluation(run)
 
 
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(InputError, match=r"cannot read the recipe .*recipe\.yaml: no such file"):
-        examine_run(tmp_path)
+        evaluate_run(tmp_path)

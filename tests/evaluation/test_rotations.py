@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.evaluation.rotations import (
     accuracy_by_view,
     agreement,
@@ -37,7 +37,7 @@ class Lopsided(nn.Module):
 @pytest.fixture
 def pictures():
     images = torch.randint(256, (7, 1, 5, 5), dtype=torch.uint8)
-    return Pictures(images, torch.arange(7) % 3)
+    return Examples(images, torch.arange(7) % 3)
 
 
 def by_hand(model, images):

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.data import Pictures, load_dataset
+from turnwise.data import Examples, load_dataset
 from turnwise.errors import InputError
 from turnwise.evaluation.shifts import (
     AXES,
     ShiftTest,
     blank_margins,
-    examine_shifts,
+    evaluate_shifts,
     movable,
     predict_shifted,
     qualified,
@@ -81,7 +81,7 @@ def test_published_numbers_of_pictures(name, counts, real_data):
 
 
 def test_pictures_are_chosen_by_label_and_margin():
-    pictures = Pictures(dots([(4, 4), (4, 0), (4, 4)]), torch.tensor([1, 1, 2]))
+    pictures = Examples(dots([(4, 4), (4, 0), (4, 4)]), torch.tensor([1, 1, 2]))
     assert movable(pictures, (1,), 2, "horizontal").labels.tolist() == [1]
     assert movable(pictures, None, 2, "horizontal").labels.tolist() == [1, 2]
     assert len(movable(pictures, (1,), 2, "horizontal", circular=True)) == 2
@@ -97,7 +97,7 @@ def test_the_moved_object_is_where_it_should_be():
             seen.extend(divmod(int(image.argmax()), 9) for image in images)
             return super().forward(images)
 
-    pictures = Pictures(dots([(4, 4)]), torch.tensor([1]))
+    pictures = Examples(dots([(4, 4)]), torch.tensor([1]))
     predict_shifted(Remember(), pictures, (-2, 0, 3), "horizontal")
     predict_shifted(Remember(), pictures, (-2, 0, 3), "vertical")
     assert seen == [(4, 2), (4, 4), (4, 7), (6, 4), (4, 4), (1, 4)]
@@ -122,10 +122,10 @@ def test_figures_by_hand():
 
 
 def test_a_model_that_looks_at_places_changes_and_one_that_does_not_does_not():
-    pictures = Pictures(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
+    pictures = Examples(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
     how = ShiftTest(min_shift=2, axes=("horizontal", "vertical"))
-    placed = examine_shifts(WhereIsIt(), pictures, how)
-    free = examine_shifts(HowMuch(), pictures, how)
+    placed = evaluate_shifts(WhereIsIt(), pictures, how)
+    free = evaluate_shifts(HowMuch(), pictures, how)
     assert [row.shift for row in placed] == 2 * [-2, -1, 0, 1, 2]
     sideways = [row.agreement for row in placed if row.axis == "horizontal"]
     assert min(sideways) < 1
@@ -135,36 +135,36 @@ def test_a_model_that_looks_at_places_changes_and_one_that_does_not_does_not():
 
 
 def test_an_axis_along_which_nothing_can_move_is_refused_before_the_work(monkeypatch):
-    pictures = Pictures(dots([(0, 4)]), torch.tensor([1]))  # at the upper border
+    pictures = Examples(dots([(0, 4)]), torch.tensor([1]))  # at the upper border
     monkeypatch.setattr("turnwise.evaluation.shifts.predict_shifted", None)  # a call would fail
     with pytest.raises(InputError, match=r"moved by 2 pixels \(vertical\)"):
-        examine_shifts(WhereIsIt(), pictures, ShiftTest(min_shift=2, axes=tuple(AXES)))
+        evaluate_shifts(WhereIsIt(), pictures, ShiftTest(min_shift=2, axes=tuple(AXES)))
 
 
 def test_rows_for_each_class():
-    pictures = Pictures(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
+    pictures = Examples(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
     how = ShiftTest(labels=None, min_shift=1, by_class=True)
-    rows = examine_shifts(WhereIsIt(), pictures, how, batch_size=2)
+    rows = evaluate_shifts(WhereIsIt(), pictures, how, batch_size=2)
     assert [(row.labels, row.pictures) for row in rows[::3]] == [("all", 3), ("0", 1), ("1", 2)]
     assert all(row.accuracy_std == 0 for row in rows if row.labels == "0")
 
 
 def test_one_class_has_its_rows_once():
-    pictures = Pictures(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
+    pictures = Examples(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
     how = ShiftTest(labels=(1,), min_shift=1, by_class=True)
-    rows = examine_shifts(WhereIsIt(), pictures, how, batch_size=2)
+    rows = evaluate_shifts(WhereIsIt(), pictures, how, batch_size=2)
     assert [(row.labels, row.shift) for row in rows] == [("1", -1), ("1", 0), ("1", 1)]
 
 
 def test_the_model_is_left_in_its_mode():
-    model, pictures = WhereIsIt().train(), Pictures(dots([(4, 4)]), torch.tensor([1]))
+    model, pictures = WhereIsIt().train(), Examples(dots([(4, 4)]), torch.tensor([1]))
     predict_shifted(model, pictures, (0,), "horizontal")
     assert model.training
 
 
 def test_the_table_has_the_published_columns_first(tmp_path):
-    pictures = Pictures(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
-    rows = examine_shifts(WhereIsIt(), pictures, ShiftTest(min_shift=1), run_dir="runs/a, b")
+    pictures = Examples(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
+    rows = evaluate_shifts(WhereIsIt(), pictures, ShiftTest(min_shift=1), run_dir="runs/a, b")
     write_shift_table(rows, tmp_path / "shifted.csv")
     head, *body = csv.reader((tmp_path / "shifted.csv").read_text().splitlines())
     assert head[:7] == [
@@ -185,12 +185,12 @@ def test_the_table_has_the_published_columns_first(tmp_path):
 )
 def test_refusals(labels, shift, words):
     with pytest.raises(InputError, match=words):
-        movable(Pictures(dots([(4, 4)]), torch.tensor([1])), labels, shift, "horizontal")
+        movable(Examples(dots([(4, 4)]), torch.tensor([1])), labels, shift, "horizontal")
 
 
 def test_pictures_with_a_background_are_sent_round():
-    pictures = Pictures(torch.full((1, 1, 9, 9), 7, dtype=torch.uint8), torch.tensor([1]))
+    pictures = Examples(torch.full((1, 1, 9, 9), 7, dtype=torch.uint8), torch.tensor([1]))
     with pytest.raises(InputError, match=r"move them circularly \(--circular\)"):
         movable(pictures, (1,), 0, "horizontal")
-    rows = examine_shifts(WhereIsIt(), pictures, ShiftTest(circular=True, min_shift=3))
+    rows = evaluate_shifts(WhereIsIt(), pictures, ShiftTest(circular=True, min_shift=3))
     assert len(rows) == 7

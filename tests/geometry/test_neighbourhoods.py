@@ -7,7 +7,7 @@ import torch
 
 from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources, turned_offsets
+from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources, rotated_offsets
 from turnwise.groups import GRID_GROUPS, PlanarGroup, act_on_points
 
 NEIGHBOURHOODS = [Neighbourhood(3), Neighbourhood(5, "disc"), Neighbourhood(0)]
@@ -61,7 +61,7 @@ def test_reach():
 def test_definition_of_what_a_pose_sees():
     """h⁻¹δ, by the action on points; down is the first step, right is the second."""
     group, offsets = PlanarGroup.named("D3"), Neighbourhood(3).offsets(9, 9)
-    seen = turned_offsets(group, offsets)
+    seen = rotated_offsets(group, offsets)
     for h, o in itertools.product(range(6), range(9)):
         x, y = act_on_points(group, group.invert(h), offsets[o].double())
         torch.testing.assert_close(seen[h, o], torch.stack([-y, x]))
@@ -70,9 +70,9 @@ def test_definition_of_what_a_pose_sees():
 @pytest.mark.parametrize("name", GRID_GROUPS)
 def test_the_symmetries_of_the_grid_give_whole_steps(name):
     """Not a digit is lost; finer turns give real numbers."""
-    seen = turned_offsets(PlanarGroup.named(name), Neighbourhood(7).offsets(9, 9))
+    seen = rotated_offsets(PlanarGroup.named(name), Neighbourhood(7).offsets(9, 9))
     assert torch.equal(seen, seen.round())
-    eighth = turned_offsets(PlanarGroup.named("C8"), Neighbourhood(7).offsets(9, 9))
+    eighth = rotated_offsets(PlanarGroup.named("C8"), Neighbourhood(7).offsets(9, 9))
     assert not torch.equal(eighth, eighth.round())
 
 
@@ -80,16 +80,16 @@ def test_the_symmetries_of_the_grid_give_whole_steps(name):
 def test_law_of_what_a_pose_sees(name):
     """When everything turns by g, pose h sees what pose g⁻¹h saw."""
     group, offsets = PlanarGroup.named(name), Neighbourhood(5).offsets(9, 9)
-    seen = turned_offsets(group, offsets)
+    seen = rotated_offsets(group, offsets)
     for g in group.grid_elements():
-        moved = turned_offsets(group, act_on_points(group, g, offsets.double()).long())
+        moved = rotated_offsets(group, act_on_points(group, g, offsets.double()).long())
         torch.testing.assert_close(moved, seen[group.product()[group.invert(g)]])
 
 
 def test_control_the_element_in_place_of_its_inverse():
     group, offsets = PlanarGroup.named("C4"), Neighbourhood(3).offsets(9, 9)
-    wrong = turned_offsets(group, offsets)[group.inverse()]
-    moved = turned_offsets(group, act_on_points(group, 1, offsets.double()).long())
+    wrong = rotated_offsets(group, offsets)[group.inverse()]
+    moved = rotated_offsets(group, act_on_points(group, 1, offsets.double()).long())
     assert (moved[group.inverse()] - wrong[group.product()[3]]).abs().max() >= 1
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.warps import rotation_matrices, turn_image, warp_image, warp_images
+from turnwise.geometry.warps import rotate_image, rotation_matrices, warp_image, warp_images
 from turnwise.groups import PlanarGroup, act_on_image
 
 
@@ -20,7 +20,7 @@ def blob(x, y, size=21):
 def test_quarter_turns_are_exact(quarters):
     picture = torch.rand(2, 1, 4, 6, dtype=torch.float64)
     exact = act_on_image(PlanarGroup.named("C4"), quarters % 4, picture)
-    assert torch.equal(turn_image(picture, 90.0 * quarters), exact)
+    assert torch.equal(rotate_image(picture, 90.0 * quarters), exact)
 
 
 @pytest.mark.parametrize("name", ["D4", "D1"])
@@ -38,7 +38,7 @@ def test_the_spot_goes_where_the_angle_says(degrees):
     angle = math.radians(degrees)
     there = blob(6 * math.cos(angle), 6 * math.sin(angle))
     assert (
-        turn_image(blob(6.0, 0.0), degrees) - there
+        rotate_image(blob(6.0, 0.0), degrees) - there
     ).abs().max() < 0.1  # interpolation blurs; a wrong angle gives 1
 
 
@@ -68,7 +68,7 @@ def test_each_picture_has_its_own_angle():
 
 
 def test_outside_is_zero():
-    turned = turn_image(torch.ones(1, 1, 8, 8), 45.0)
+    turned = rotate_image(torch.ones(1, 1, 8, 8), 45.0)
     assert turned[0, 0, 0, 0] == 0
     assert turned[0, 0, 4, 4] == pytest.approx(1.0)
 

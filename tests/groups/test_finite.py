@@ -154,8 +154,8 @@ EXACT_PARTS = {"C8": "C4", "D8": "D4", "C6": "C2", "D3": "D1", "C3": "C1", "D4":
 @pytest.mark.parametrize(("name", "part"), EXACT_PARTS.items())
 def test_the_exact_part_is_as_large_as_the_exact_elements(name, part):
     group = PlanarGroup.named(name)
-    assert group.exact_part().name == part
-    assert group.exact_part().order == len(group.grid_elements())
+    assert group.exact_subgroup().name == part
+    assert group.exact_subgroup().order == len(group.grid_elements())
 
 
 def test_tables_can_be_made_where_there_are_no_numbers():

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.evaluation.certificate.scores import answerer
 from turnwise.evaluation.rotations import predict_probabilities
 from turnwise.evaluation.shifts import predict_shifted
-from turnwise.inference.precision import all_bits
+from turnwise.inference.precision import full_precision
 from turnwise.models import create_model
 
 PARTS = (torch.backends.cudnn, torch.backends.cuda.matmul)
@@ -28,13 +28,13 @@ def state():
 
 
 def test_off_inside_and_as_before_outside(allowed):
-    with all_bits():
+    with full_precision():
         assert state() == [False, False]
     assert state() == [allowed, allowed]
 
 
 def test_as_before_after_an_error(allowed):
-    with pytest.raises(KeyError), all_bits():
+    with pytest.raises(KeyError), full_precision():
         raise KeyError
     assert state() == [allowed, allowed]
 
@@ -44,7 +44,7 @@ def test_everything_that_measures_runs_inside(allowed):
     seen = []
     model.register_forward_hook(lambda *_: seen.append(state()))
     images = torch.randint(0, 255, (3, 1, 28, 28), dtype=torch.uint8)
-    pictures = Pictures(images, torch.zeros(3, dtype=torch.long))
+    pictures = Examples(images, torch.zeros(3, dtype=torch.long))
     predict_probabilities(model, pictures)
     predict_shifted(model, pictures, [0, 1], "horizontal")
     measured = answerer(model, "float32", 2)

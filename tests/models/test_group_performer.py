@@ -42,7 +42,7 @@ def test_law(group, form):
 @pytest.mark.parametrize("group", ["C1", "D1", "C2", "C8", "C12"])
 def test_law_of_the_exact_part_of_every_group(group):
     model = model_for(group, width=48)
-    assert equivariance_error(model, model.group.exact_part(), pictures()) < 1e-10
+    assert equivariance_error(model, model.group.exact_subgroup(), pictures()) < 1e-10
 
 
 def test_law_in_training_too():

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from turnwise.data import Pictures, load_dataset
+from turnwise.data import Examples, load_dataset
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model
-from turnwise.reports.loaded_models import Subject
+from turnwise.reports.loaded_models import LoadedModel
 
 SMALL = {
     "vit": {"patch": 7, "width": 16, "depth": 2, "heads": 2},
@@ -33,7 +33,9 @@ def make_subject(digits, small_digits):
             parameter.data.add_(0.1 * torch.randn_like(parameter))
         pictures = data.val.take(torch.arange(0, 500, 25))
         own = model.group if model.group.order > 1 else PlanarGroup.named(group)
-        return Subject(name, model.to(dtype).eval(), data.classes, own, pictures, "digits", None)
+        return LoadedModel(
+            name, model.to(dtype).eval(), data.classes, own, pictures, "digits", None
+        )
 
     return make
 
@@ -59,8 +61,8 @@ def quadrant():
     images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
     for label, (row, col) in enumerate([(1, 6), (1, 1), (6, 1), (6, 6)]):
         images[label, 0, row, col] = 255
-    pictures = Pictures(images, torch.arange(4))
+    pictures = Examples(images, torch.arange(4))
     classes = ("I", "II", "III", "IV")
-    return Subject(
+    return LoadedModel(
         "quadrant", Quadrant(), classes, PlanarGroup.named("C4"), pictures, "spots", None
     )

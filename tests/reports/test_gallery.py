@@ -7,8 +7,8 @@ from turnwise.cli import show
 from turnwise.errors import InputError
 from turnwise.reports.gallery import (
     KINDS,
-    Wishes,
-    draw_picture,
+    FigureOptions,
+    draw_figure,
     read_metrics,
     require_file,
     runs_table,
@@ -24,17 +24,23 @@ def test_the_command_knows_every_kind():
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "curves"])
 def test_every_kind_is_drawn(make_subject, tmp_path, kind):
     subject = make_subject(OF.get(kind, "vit"))
-    draw_picture(kind, [subject], Wishes(pictures=10, angles=4), tmp_path / "new" / "picture.png")
+    draw_figure(
+        kind, [subject], FigureOptions(pictures=10, angles=4), tmp_path / "new" / "picture.png"
+    )
     with Image.open(tmp_path / "new" / "picture.png") as image:
         assert min(image.size) > 300
         assert len(image.convert("RGB").getcolors(1 << 22)) > 10
 
 
 def test_tables_come_with_pictures(make_subject, tmp_path):
-    told = draw_picture("features", [make_subject("vit")], Wishes(picture=0), tmp_path / "f.svg")
+    told = draw_figure(
+        "features", [make_subject("vit")], FigureOptions(picture=0), tmp_path / "f.svg"
+    )
     assert told.splitlines()[0].startswith("layer") and "turn by 90°" in told
     assert (tmp_path / "f.svg").read_text().startswith("<svg")
-    told = draw_picture("attention", [make_subject("vit")], Wishes(picture=0), tmp_path / "a.png")
+    told = draw_figure(
+        "attention", [make_subject("vit")], FigureOptions(picture=0), tmp_path / "a.png"
+    )
     assert "largest difference to the turned attention: " in told
 
 
@@ -54,7 +60,7 @@ def test_runs_are_read_and_tabled(run):
 
 def test_curves_need_runs(make_subject, tmp_path):
     with pytest.raises(InputError, match="curves are of trained runs"):
-        draw_picture("curves", [make_subject("vit")], Wishes(), tmp_path / "c.png")
+        draw_figure("curves", [make_subject("vit")], FigureOptions(), tmp_path / "c.png")
     with pytest.raises(InputError, match=r"has no metrics\.csv that can be read"):
         read_metrics(tmp_path)
 
@@ -75,6 +81,6 @@ def test_the_file_says_its_kind(tmp_path, kind, name, said):
 def test_one_at_a_time_and_only_alike(make_subject, tmp_path):
     vit, gsa = make_subject("vit"), make_subject("gsa_net")
     with pytest.raises(InputError, match="features shows one model at a time, got 2"):
-        draw_picture("features", [vit, gsa], Wishes(), tmp_path / "a.png")
+        draw_figure("features", [vit, gsa], FigureOptions(), tmp_path / "a.png")
     with pytest.raises(InputError, match="vit and gsa_net differ"):
-        draw_picture("angles", [vit, gsa], Wishes(), tmp_path / "a.png")
+        draw_figure("angles", [vit, gsa], FigureOptions(), tmp_path / "a.png")

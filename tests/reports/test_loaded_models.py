@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.errors import InputError
 from turnwise.models import create_model, save
 from turnwise.reports.loaded_models import (
-    chosen_picture,
-    read_subjects,
+    chosen_example,
+    load_models,
     recognised_by_all,
-    recognised_picture,
+    recognised_example,
     require_alike,
-    spread_pictures,
+    spaced_examples,
 )
 
 OPTIONS = {"patch": 7, "width": 16, "depth": 1, "heads": 2}
@@ -26,14 +26,14 @@ def folder(tmp_path):
 
 
 def test_a_model_folder_brings_its_group_and_numbered_classes(folder):
-    (subject,) = read_subjects([str(folder)])
+    (subject,) = load_models([str(folder)])
     assert (subject.name, subject.group.name, subject.run) == ("kept", "D4", folder)
     assert subject.classes == tuple("0123456789")
     assert subject.origin == "embedded digits" and len(subject.pictures) == 500
 
 
 def test_a_named_model_is_untrained_and_takes_options():
-    (subject,) = read_subjects(["vit", *WORDS])
+    (subject,) = load_models(["vit", *WORDS])
     assert subject.name == "vit, untrained" and subject.run is None
     assert subject.model.config.options["width"] == 16
     assert subject.group.name == "C4"  # a plain model is held against quarter turns
@@ -41,7 +41,7 @@ def test_a_named_model_is_untrained_and_takes_options():
 
 def test_the_same_name_twice_is_told_apart_by_its_path(folder, tmp_path):
     other = save(create_model("vit", **OPTIONS), tmp_path / "other" / "kept")
-    names = [s.name for s in read_subjects([str(folder), str(other)])]
+    names = [s.name for s in load_models([str(folder), str(other)])]
     assert names == [str(folder), str(other)]
 
 
@@ -57,12 +57,12 @@ def test_the_same_name_twice_is_told_apart_by_its_path(folder, tmp_path):
 )
 def test_what_is_no_subject(words, said):
     with pytest.raises(InputError, match=said):
-        read_subjects(words)
+        load_models(words)
 
 
 def test_options_of_a_folder_are_refused(folder):
     with pytest.raises(InputError, match="only folders are given"):
-        read_subjects([str(folder), "width=3"])
+        load_models([str(folder), "width=3"])
 
 
 def test_alike_means_the_same_pictures_and_classes(make_subject):
@@ -73,24 +73,24 @@ def test_alike_means_the_same_pictures_and_classes(make_subject):
 
 
 def test_a_picture_is_chosen_by_its_number(quadrant):
-    assert int(chosen_picture(quadrant, 3).labels) == 3
+    assert int(chosen_example(quadrant, 3).labels) == 3
     with pytest.raises(InputError, match="there is no picture 4; quadrant has pictures 0 to 3"):
-        chosen_picture(quadrant, 4)
+        chosen_example(quadrant, 4)
 
 
 def test_pictures_are_spread_over_the_classes(make_subject):
-    sample = spread_pictures(make_subject("vit"), 10)
+    sample = spaced_examples(make_subject("vit"), 10)
     assert sample.labels.tolist() == sorted(sample.labels.tolist())
     assert len(sample.labels.unique()) == 10
-    assert len(spread_pictures(make_subject("vit"), 1000)) == 20
+    assert len(spaced_examples(make_subject("vit"), 1000)) == 20
 
 
 def test_a_recognised_picture_is_recognised(quadrant):
-    assert recognised_picture([quadrant]) == 2  # the middle: all are right
+    assert recognised_example([quadrant]) == 2  # the middle: all are right
     quadrant.pictures.labels[2] = 0
-    assert recognised_picture([quadrant]) == 3
+    assert recognised_example([quadrant]) == 3
     quadrant.pictures.labels[:] = torch.tensor([1, 2, 0, 0])
-    assert recognised_picture([quadrant]) == 2  # none is: the middle
+    assert recognised_example([quadrant]) == 2  # none is: the middle
 
 
 class BrightestQuadrant(nn.Module):
@@ -110,13 +110,13 @@ def spots():
     images = torch.randint(40, (4, 1, 8, 8), dtype=torch.uint8)
     for label, (row, col) in enumerate([(1, 5), (1, 1), (5, 1), (5, 5)]):
         images[label, 0, row : row + 2, col : col + 2] = 250
-    return Pictures(images, torch.arange(4))
+    return Examples(images, torch.arange(4))
 
 
 def test_examples_are_the_first_of_their_class_that_all_recognise():
     """The second model always says 1; both are right on pictures 1 and 5, of one class."""
     labels = torch.tensor([0, 1, 2, 3, 0, 1])
-    twice = Pictures(spots().images[labels], labels)
+    twice = Examples(spots().images[labels], labels)
 
     class AlwaysOne(BrightestQuadrant):
         def forward(self, images):

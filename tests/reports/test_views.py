@@ -6,17 +6,17 @@ import torch
 from turnwise.groups import act_on_image
 from turnwise.reports.views import (
     answers_to,
+    rotated_views,
     scores_of,
     shift_image,
     shifted_views,
     steps_around,
-    turned_views,
 )
 
 
 def test_quarter_turns_are_exact():
     picture = torch.randint(256, (3, 4, 4), dtype=torch.uint8)
-    views = turned_views(picture, [0.0, 90.0, 180.0, 270.0])
+    views = rotated_views(picture, [0.0, 90.0, 180.0, 270.0])
     for k, view in enumerate(views):
         assert torch.equal(view, act_on_image("C4", k, picture.float() / 255))
 
@@ -47,7 +47,7 @@ def test_shifted_views_follow_the_steps():
 
 
 def test_answers_are_the_softmax_of_the_scores(quadrant):
-    views = turned_views(quadrant.pictures.images[0], [0.0, 90.0])
+    views = rotated_views(quadrant.pictures.images[0], [0.0, 90.0])
     expected = scores_of(quadrant.model, views).softmax(-1)
     torch.testing.assert_close(answers_to(quadrant.model, views), expected)
     assert answers_to(quadrant.model, views).argmax(-1).tolist() == [0, 1]

@@ -41,7 +41,7 @@ def rotate_pairs(
     return turned.to(x.dtype)
 
 
-def turned_frequencies(
+def rotated_frequencies(
     frequency: Float[Tensor, "head pair 2"], matrices: Float[Tensor, "group 2 2"]
 ) -> Float[Tensor, "group head pair 2"]:
     """hω for every pose h, at least in single precision.
@@ -60,7 +60,7 @@ def own_frame_phases(
     positions: Float[Tensor, "token 2"],
 ) -> Float[Tensor, "group head token pair"]:
     """ω·(h⁻¹x) = (hω)·x: where a token stands, as pose h sees it."""
-    turned = turned_frequencies(frequency, matrices)[:, :, None]  # (group, head, 1, pair, 2)
+    turned = rotated_frequencies(frequency, matrices)[:, :, None]  # (group, head, 1, pair, 2)
     return (turned * positions.to(turned)[:, None]).sum(dim=-1)
 
 

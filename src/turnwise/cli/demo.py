@@ -29,10 +29,10 @@ def demo(args: argparse.Namespace) -> int:
     upright and turned, certify both, and write one HTML page, with shipped weights beside them."""
     from turnwise.data import load_dataset
     from turnwise.data.batches import to_unit
-    from turnwise.evaluation import certify, examine_run
+    from turnwise.evaluation import certify, evaluate_run
     from turnwise.files import write_json
     from turnwise.models import load
-    from turnwise.reports.loaded_models import read_subjects
+    from turnwise.reports.loaded_models import load_models
     from turnwise.reports.pages.page import write_page
     from turnwise.reports.pages.report import CERTIFICATE, report_page
     from turnwise.runs.train import train
@@ -45,7 +45,7 @@ def demo(args: argparse.Namespace) -> int:
         run = output / name
         clear_earlier_demo(run)
         train(recipe_of(model, args.epochs), run, command=f"turnwise demo --epochs {args.epochs}")
-        examination = examine_run(run)
+        examination = evaluate_run(run)
         trained = load(run)
         certificate = certify(
             trained, "C4", to_unit(digits.val.images[:32]),
@@ -57,7 +57,7 @@ def demo(args: argparse.Namespace) -> int:
         f"turnwise demo --epochs {args.epochs}\n\n" + recipe_of("orbit_vit", args.epochs).yaml()
     )
     page = output / "index.html"
-    subjects = read_subjects([*(str(output / name) for name in NAMES), SHIPPED])
+    subjects = load_models([*(str(output / name) for name in NAMES), SHIPPED])
     examples, note = examples_for(subjects, digits)
     html = report_page(TITLE, subjects, examples, note=note, commands=commands)
     write_page(page, html)

@@ -11,10 +11,10 @@ from turnwise.errors import InputError
 Result = dict[str, Any]
 
 
-def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace], Result]) -> int:
+def test_below(args: argparse.Namespace, evaluate: Callable[[argparse.Namespace], Result]) -> int:
     """Test every run below a folder; 1 if one cannot be tested, and its reason on stderr.
 
-    `examine` is told of one run as if it alone had been asked for.
+    `evaluate` is told of one run as if it alone had been asked for.
     """
     import torch
 
@@ -32,7 +32,7 @@ def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace],
     rows, lines = [], []
     for run in runs_below(args.run):
         try:
-            row = run_row(run, _result(run, args, examine))
+            row = run_row(run, _result(run, args, evaluate))
         except (InputError, torch.OutOfMemoryError) as error:
             tell(f"turnwise test: {run}: {error}")
             rows.append(failed_row(run, str(error)))
@@ -50,18 +50,18 @@ def test_below(args: argparse.Namespace, examine: Callable[[argparse.Namespace],
 
 
 def _result(
-    run: Path, args: argparse.Namespace, examine: Callable[[argparse.Namespace], Result]
+    run: Path, args: argparse.Namespace, evaluate: Callable[[argparse.Namespace], Result]
 ) -> Result:
     """The figures that the run keeps, unless it has none or is to be tested again."""
-    from turnwise.evaluation import read_examination
+    from turnwise.evaluation import read_evaluation
     from turnwise.evaluation.elsewhere import result_folder
 
     place = run if args.data is None else result_folder(run, args.data)
-    kept = None if args.again else read_examination(place)
+    kept = None if args.again else read_evaluation(place)
     if kept is not None:
         return kept
     tell(f"testing {run}")
-    return examine(argparse.Namespace(**{**vars(args), "run": str(run)}))
+    return evaluate(argparse.Namespace(**{**vars(args), "run": str(run)}))
 
 
 def write_rows(results: Sequence[tuple[str, Result]], output: str) -> None:

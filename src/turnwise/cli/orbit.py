@@ -64,7 +64,7 @@ def _write_run(model: "Orbit", origin: Path, folder: Path) -> None:
     """The recipe and data of the run, with the model as it is now; no training, so no metrics."""
     from dataclasses import asdict
 
-    from turnwise.files import write_json, write_whole
+    from turnwise.files import write_atomic, write_json
     from turnwise.models.registry import config_of
     from turnwise.training.recipe import make_recipe, read_recipe
 
@@ -80,7 +80,7 @@ def _write_run(model: "Orbit", origin: Path, folder: Path) -> None:
         "orbit_of": str(origin.resolve()),
         "command": shlex.join(["turnwise", *sys.argv[1:]]),
     }
-    write_whole(folder / "recipe.yaml", make_recipe(values).yaml().encode())
+    write_atomic(folder / "recipe.yaml", make_recipe(values).yaml().encode())
     write_json(folder / "environment.json", environment)
 
 
@@ -89,7 +89,7 @@ def describe(model: "Orbit", name: str, origin: Path) -> str:
     from turnwise.layers.orbit.combinations import LEARNED
 
     group = model.group
-    exact = group.exact_part()
+    exact = group.exact_subgroup()
     views = f"{name} in {group.order} views ({group.name}), combined by {model.plan.combine}"
     rest = "" if exact == group else ", the angles between are interpolated and approximate"
     lines = [f"{views}; exactly invariant under {exact.name}{rest}"]

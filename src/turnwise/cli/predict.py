@@ -27,9 +27,9 @@ def predict(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from turnwise.cli.devices import chosen_device
-    from turnwise.data import read_picture
+    from turnwise.data import read_image
     from turnwise.data.batches import to_unit
-    from turnwise.files import write_whole
+    from turnwise.files import write_atomic
     from turnwise.models import load
     from turnwise.models.registry import config_of
 
@@ -42,7 +42,7 @@ def predict(args: argparse.Namespace) -> int:
     with torch.no_grad():
         for start in tqdm(range(0, len(files), CHUNK), disable=quiet, leave=False):
             chunk = files[start : start + CHUNK]
-            images = [read_picture(f, options["image_size"], options["in_chans"]) for f in chunk]
+            images = [read_image(f, options["image_size"], options["in_chans"]) for f in chunk]
             seen = model.preprocess(to_unit(torch.stack(images)).to(device))  # type: ignore[operator]
             for file, row in zip(chunk, model(seen).softmax(-1).tolist(), strict=True):
                 label = max(range(len(row)), key=row.__getitem__)
@@ -51,7 +51,7 @@ def predict(args: argparse.Namespace) -> int:
     if args.output:
         text = io.StringIO()
         csv.writer(text).writerows([header, *rows])
-        write_whole(Path(args.output), text.getvalue().encode())
+        write_atomic(Path(args.output), text.getvalue().encode())
         print(f"{len(rows)} pictures classified, written to {args.output}")
     else:
         csv.writer(sys.stdout).writerows([header, *rows])
@@ -60,12 +60,12 @@ def predict(args: argparse.Namespace) -> int:
 
 def _files(given: list[str]) -> list[Path]:
     """The files themselves, and the pictures in and below folders, but for hidden ones."""
-    from turnwise.data.readers.image_files import SUFFIXES, pictures_below
+    from turnwise.data.readers.image_files import SUFFIXES, image_files_below
 
     found: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            inside = pictures_below(path)
+            inside = image_files_below(path)
             require(bool(inside), f"{path} holds no pictures ({', '.join(SUFFIXES)}).")
             found += inside
         elif path.is_file():

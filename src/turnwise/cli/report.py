@@ -27,14 +27,14 @@ def report(args: argparse.Namespace) -> int:
     """Write one HTML page about runs: a picture to turn and shift with what each model answers,
     curves, certificates, scores, recipes. The page needs no network and no server."""
     from turnwise.cli.devices import chosen_device
-    from turnwise.reports.loaded_models import read_subjects, require_alike
+    from turnwise.reports.loaded_models import load_models, require_alike
     from turnwise.reports.pages.page import write_page
     from turnwise.reports.pages.report import chosen_examples, report_page
 
     require(args.pictures >= 1, f"--pictures {args.pictures} must be at least 1.")
     output = Path(args.output)
     require(output.suffix == ".html", f"a page is written as .html, got {output.name!r}.")
-    subjects = read_subjects(args.runs, data_dir=args.data_dir, device=chosen_device(args.device))
+    subjects = load_models(args.runs, data_dir=args.data_dir, device=chosen_device(args.device))
     require_alike(subjects)
     title = f"Turnwise report: {', '.join(s.name for s in subjects)}"
     html = report_page(

@@ -21,7 +21,7 @@ def serve(args: argparse.Namespace) -> int:
     """Open a page on this machine where you drop a picture and turn it while the model answers.
     Only this machine can reach it, unless --host says otherwise; Ctrl-C ends it."""
     from turnwise.cli.devices import chosen_device
-    from turnwise.deploy.server import Answerer, PictureServer
+    from turnwise.deploy.server import Answerer, ImageServer
     from turnwise.models import load
     from turnwise.models.registry import config_of
 
@@ -34,7 +34,7 @@ def serve(args: argparse.Namespace) -> int:
     count = config_of(model).options["num_classes"]
     classes = tuple(getattr(model, "classes", ())) or tuple(map(str, range(count)))
     try:
-        server = PictureServer(Answerer(str(args.run), model, classes), args.host, args.port)
+        server = ImageServer(Answerer(str(args.run), model, classes), args.host, args.port)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(

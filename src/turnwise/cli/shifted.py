@@ -10,7 +10,7 @@ from turnwise.errors import InputError, require
 if TYPE_CHECKING:
     from torch import nn
 
-    from turnwise.data import Pictures
+    from turnwise.data import Examples
     from turnwise.evaluation.shifts import ShiftFigures, ShiftTest
 
 ANOTHER_PLOT = "choose another place with --plot"
@@ -44,13 +44,13 @@ def test_shifted(args: argparse.Namespace) -> int:
     """Move the objects of test pictures over their blank margins and watch accuracy and answers.
     As published: class 1, along the rows, pictures with more than --min-shift blank columns."""
     from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation.shifts import examine_shifts, write_shift_table
+    from turnwise.evaluation.shifts import evaluate_shifts, write_shift_table
 
     how, device = _plan(args), chosen_device(args.device)
     _require_places(args)
     rows: list[ShiftFigures] = []
     for run, model, pictures in _subjects(args, how):  # all read: nothing is refused later
-        rows += examine_shifts(
+        rows += evaluate_shifts(
             model.to(device), pictures, how,
             run_dir=run, batch_size=args.batch_size, progress=sys.stderr.isatty(),
         )  # fmt: skip
@@ -107,7 +107,7 @@ def _require_places(args: argparse.Namespace) -> None:
 
 def _subjects(
     args: argparse.Namespace, how: "ShiftTest"
-) -> "list[tuple[str, nn.Module, Pictures]]":
+) -> "list[tuple[str, nn.Module, Examples]]":
     """Every run, its model and its pictures, of which some can be moved along every axis."""
     from turnwise.evaluation.shifts import label_sets, movable_along
 
@@ -137,7 +137,7 @@ def _refuse_twice(runs: list[str]) -> None:
 
 def _model_and_pictures(
     run: str, labels: tuple[int, ...] | None, args: argparse.Namespace
-) -> "tuple[nn.Module, Pictures]":
+) -> "tuple[nn.Module, Examples]":
     from turnwise.models import load
     from turnwise.runs.train import load_run_data
     from turnwise.training.recipe import read_recipe

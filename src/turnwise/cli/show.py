@@ -36,8 +36,8 @@ def show(args: argparse.Namespace) -> int:
     """Draw a picture of one or several models: film, angles, shifts, features, attention,
     positions, orbit, artefact, curves, confusion, worst. Pictures are of the validation split."""
     from turnwise.cli.devices import chosen_device
-    from turnwise.reports.gallery import Wishes, draw_picture, require_file
-    from turnwise.reports.loaded_models import read_subjects
+    from turnwise.reports.gallery import FigureOptions, draw_figure, require_file
+    from turnwise.reports.loaded_models import load_models
 
     output = Path(args.output or f"{args.kind}.{'gif' if args.kind == 'film' else 'png'}")
     require_file(args.kind, output)
@@ -46,14 +46,14 @@ def show(args: argparse.Namespace) -> int:
     for what in ("layer", "head", "element", "channel"):
         value = getattr(args, what)
         require(value is None or value >= 0, f"--{what} {value} must not be negative.")
-    subjects = read_subjects(
+    subjects = load_models(
         [*args.runs, *args.settings], data_dir=args.data_dir, device=chosen_device(args.device)
     )
-    wishes = Wishes(
+    wishes = FigureOptions(
         args.picture, args.pictures, args.angles, args.layer, args.head, args.element,
         tuple(args.pixel) if args.pixel else None, args.channel, progress=sys.stderr.isatty(),
     )  # fmt: skip
-    told = draw_picture(args.kind, subjects, wishes, output)
+    told = draw_figure(args.kind, subjects, wishes, output)
     if told:
         print(told)
     print(f"written to {output}; open it: {output.resolve()}")

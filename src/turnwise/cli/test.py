@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def test(args: argparse.Namespace) -> int:
     """Examine a run on its test split: upright, turned through 360° and over its group.
     The split is touched once: a second call shows the kept result, unless --again is given."""
-    from turnwise.evaluation import read_examination
+    from turnwise.evaluation import read_evaluation
     from turnwise.evaluation.elsewhere import result_folder
     from turnwise.files import require_writable
     from turnwise.models.shipped import shipped_folder
@@ -42,7 +42,7 @@ def test(args: argparse.Namespace) -> int:
     place = Path(args.run) if args.data is None else result_folder(args.run, args.data)
     if args.output:
         require_writable(Path(args.output))
-    kept = None if args.again else read_examination(place)
+    kept = None if args.again else read_evaluation(place)
     result = _examine(args) if kept is None else kept
     try:
         said = summary(result)
@@ -75,13 +75,13 @@ def _show_card(shipped: Path, again: bool) -> int:
 
 def _examine(args: argparse.Namespace) -> dict[str, Any]:
     from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation import examine_run
-    from turnwise.evaluation.elsewhere import examine_elsewhere
+    from turnwise.evaluation import evaluate_run
+    from turnwise.evaluation.elsewhere import evaluate_elsewhere
 
     device, progress = chosen_device(args.device), sys.stderr.isatty()
     if args.data is None:
-        return examine_run(args.run, data_dir=args.data_dir, device=device, progress=progress)
-    return examine_elsewhere(
+        return evaluate_run(args.run, data_dir=args.data_dir, device=device, progress=progress)
+    return evaluate_elsewhere(
         args.run, args.data, data_dir=args.data_dir, device=device, progress=progress
     )
 

@@ -7,21 +7,21 @@ if TYPE_CHECKING:
     from turnwise.data.catalogue import CATALOGUE as CATALOGUE
     from turnwise.data.catalogue import entry as entry
     from turnwise.data.dataset import Dataset as Dataset
-    from turnwise.data.dataset import Pictures as Pictures
+    from turnwise.data.dataset import Examples as Examples
     from turnwise.data.entries import Download as Download
     from turnwise.data.entries import Entry as Entry
     from turnwise.data.load import load_dataset as load_dataset
-    from turnwise.data.readers.image_files import read_picture as read_picture
+    from turnwise.data.readers.image_files import read_image as read_image
 
 _HOME = {
     "CATALOGUE": "catalogue",
     "Dataset": "dataset",
     "Download": "entries",
     "Entry": "entries",
-    "Pictures": "dataset",
+    "Examples": "dataset",
     "entry": "catalogue",
     "load_dataset": "load",
-    "read_picture": "readers.image_files",
+    "read_image": "readers.image_files",
 }
 
 __all__ = [
@@ -29,10 +29,10 @@ __all__ = [
     "Dataset",
     "Download",
     "Entry",
-    "Pictures",
+    "Examples",
     "entry",
     "load_dataset",
-    "read_picture",
+    "read_image",
 ]
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from turnwise.data.augment import Augmentation, augment
-from turnwise.data.dataset import Pictures
+from turnwise.data.dataset import Examples
 from turnwise.errors import require, require_divisible
 
 Batch = tuple[Float[Tensor, "batch channel row col"], Int64[Tensor, " batch"]]
@@ -24,14 +24,14 @@ def to_unit(images: Tensor) -> Tensor:
     return images.to(torch.float32) / 255
 
 
-def place(pictures: Pictures, device: torch.device) -> Pictures:
+def place(pictures: Examples, device: torch.device) -> Examples:
     """The pictures on the device if they fit there comfortably, else in pinned memory."""
     if device.type != "cuda":
-        return Pictures(pictures.images.to(device), pictures.labels.to(device))
+        return Examples(pictures.images.to(device), pictures.labels.to(device))
     free, _ = torch.cuda.mem_get_info(device)
     if pictures.images.nbytes <= ROOM * free:
-        return Pictures(pictures.images.to(device), pictures.labels.to(device))
-    return Pictures(pictures.images.pin_memory(), pictures.labels.pin_memory())
+        return Examples(pictures.images.to(device), pictures.labels.to(device))
+    return Examples(pictures.images.pin_memory(), pictures.labels.pin_memory())
 
 
 class TrainingBatches:
@@ -42,7 +42,7 @@ class TrainingBatches:
 
     def __init__(
         self,
-        pictures: Pictures,
+        pictures: Examples,
         batch_size: int,
         *,
         augmentation: Augmentation,
@@ -96,14 +96,14 @@ class EvaluationBatches:
 
     def __init__(
         self,
-        pictures: Pictures,
+        pictures: Examples,
         batch_size: int,
         *,
         device: torch.device,
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        own = Pictures(pictures.images[rank::world], pictures.labels[rank::world])
+        own = Examples(pictures.images[rank::world], pictures.labels[rank::world])
         self.pictures, self.batch_size, self.device = place(own, device), batch_size, device
 
     def __len__(self) -> int:

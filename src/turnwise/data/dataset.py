@@ -10,7 +10,7 @@ from turnwise.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
+class Examples:
     """One split: `labels[i]` is the class of `images[i]`, whose values are 0 to 255."""
 
     images: UInt8[Tensor, "picture channel row col"]
@@ -29,9 +29,9 @@ class Pictures:
             content.update(part.contiguous().numpy().data)
         return content.hexdigest()
 
-    def take(self, index: Tensor) -> "Pictures":
+    def take(self, index: Tensor) -> "Examples":
         """The pictures at `index`, in its order."""
-        return Pictures(self.images[index], self.labels[index])
+        return Examples(self.images[index], self.labels[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,9 @@ class Dataset:
 
     name: str
     classes: tuple[str, ...]
-    train: Pictures
-    val: Pictures
-    test: Pictures
+    train: Examples
+    val: Examples
+    test: Examples
     provenance: str
     licence: str
 

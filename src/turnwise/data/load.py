@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from turnwise.data.catalogue import entry
-from turnwise.data.dataset import Dataset, Pictures
+from turnwise.data.dataset import Dataset, Examples
 from turnwise.data.readers.folders import PREFIX, read_folder
 from turnwise.data.readers.sources import READERS, Source
 from turnwise.data.resample import check_wishes, fit
@@ -18,7 +18,7 @@ PART_SEED = 10  # of `fraction`, so that every training sees the same part
 
 def _with_val(
     source: Source, name: str, official: bool, val_fraction: float | None, seed: int
-) -> tuple[dict[str, Pictures], str]:
+) -> tuple[dict[str, Examples], str]:
     """The three splits, and how validation came about where we cut it."""
     if official:
         require(
@@ -49,7 +49,7 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
     """The data set `name` of the catalogue, or your own pictures as "folder:PATH".
 
     Files are looked for in `data_dir`, in $TURNWISE_DATA and in the user's cache, and else
-    downloaded into the cache.  Pictures are first cropped to the central `crop` pixels, then
+    downloaded into the cache.  Examples are first cropped to the central `crop` pixels, then
     resampled to `image_size`; `channels` is 1 for luma or 3 to repeat grey.  `val_fraction` is the
     share of the training pictures held out for validation, for sets without a validation split of
     their own; `seed` chooses which.  Of the training pictures only `fraction` is kept, in every
@@ -74,7 +74,7 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
     if image_size not in (None, crop or rows):
         how += f"; resampled from {crop or rows} pixels"
     fitted = {
-        split: Pictures(fit(part.images, image_size, channels, crop), part.labels)
+        split: Examples(fit(part.images, image_size, channels, crop), part.labels)
         for split, part in splits.items()
     }
     loaded = Dataset(

@@ -10,7 +10,7 @@ from turnwise.errors import InputError
 ANOTHER_CACHE = "free some space there, or set TURNWISE_CACHE to another folder"
 
 
-def home_expanded(path: str | Path, what: str) -> Path:
+def expand_home(path: str | Path, what: str) -> Path:
     """The path with the home folder in place of ~; `what` names it if there is no such home."""
     try:
         return Path(path).expanduser()
@@ -23,9 +23,9 @@ def home_expanded(path: str | Path, what: str) -> Path:
 def cache_folder() -> Path:
     """$TURNWISE_CACHE, or `turnwise` in $XDG_CACHE_HOME, or in ~/.cache."""
     if own := os.environ.get("TURNWISE_CACHE"):
-        return home_expanded(own, f"TURNWISE_CACHE = {own}")
+        return expand_home(own, f"TURNWISE_CACHE = {own}")
     shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return home_expanded(shared, f"the cache folder {shared}") / "turnwise"
+    return expand_home(shared, f"the cache folder {shared}") / "turnwise"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def shelves(data_dir: str | Path | None = None, download: bool = True) -> Shelve
     ):
         if not folder:
             continue
-        path = home_expanded(folder, f"{source} = {folder}")
+        path = expand_home(folder, f"{source} = {folder}")
         if not path.is_dir():
             raise InputError(
                 f"{source} = {path} is not a folder; give the folder that holds the data sets."

@@ -29,11 +29,11 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from turnwise.data import read_picture
+from turnwise.data import read_image
 from turnwise.data.batches import to_unit
 from turnwise.data.readers.image_files import FORMATS, KINDS
 from turnwise.errors import InputError, require
-from turnwise.geometry.warps import turn_image
+from turnwise.geometry.warps import rotate_image
 from turnwise.models.registry import config_of
 from turnwise.reports.pages.page import Section, page
 from turnwise.reports.views import answers_to
@@ -64,8 +64,8 @@ class Answerer:
         """What the model says to the picture in these bytes, turned; raises if there is none."""
         options = config_of(self.model).options
         with self.lock:
-            upright = open_picture(content, options["image_size"], options["in_chans"])
-            turned = turn_image(to_unit(upright[None]), degrees)
+            upright = open_image(content, options["image_size"], options["in_chans"])
+            turned = rotate_image(to_unit(upright[None]), degrees)
             (said,) = answers_to(self.model, turned).tolist()
         seen = (255 * turned[0]).round().to(torch.uint8)
         likely = sorted(range(len(said)), key=said.__getitem__)[-MOST_CLASSES:]
@@ -78,7 +78,7 @@ class Answerer:
         }
 
 
-def open_picture(
+def open_image(
     content: bytes, image_size: int, channels: int
 ) -> UInt8[Tensor, "channels image_size image_size"]:
     """The bytes as a picture for the model; whatever is no picture, or too large, is refused."""
@@ -98,7 +98,7 @@ def open_picture(
         path = Path(folder) / "picture"
         path.write_bytes(content)
         try:
-            return read_picture(path, image_size, channels)
+            return read_image(path, image_size, channels)
         except InputError as error:
             raise InputError(str(error).replace(str(path), "you sent")) from error
         except Exception as error:
@@ -139,12 +139,12 @@ accept="image/png,image/jpeg,image/tiff,image/bmp,image/webp"></div>
     )
 
 
-class PictureHandler(BaseHTTPRequestHandler):
+class ImageHandler(BaseHTTPRequestHandler):
     """One request; everything but the two above is an error, in JSON."""
 
     timeout = PATIENCE
     server_version, sys_version = "turnwise", ""
-    server: "PictureServer"
+    server: "ImageServer"
 
     def do_GET(self) -> None:
         if not self._is_meant():
@@ -238,7 +238,7 @@ class PictureHandler(BaseHTTPRequestHandler):
         """Pictures are private, and so is the terminal."""
 
 
-class PictureServer(ThreadingHTTPServer):
+class ImageServer(ThreadingHTTPServer):
     """Bound to its address, and waiting for `serve_forever`; port 0 takes any that is free."""
 
     daemon_threads = False  # one that still runs while Python ends can take it down (SIGABRT)
@@ -248,7 +248,7 @@ class PictureServer(ThreadingHTTPServer):
         self.callers: set[socket.socket] = set()
         self.interrupted = False
         self.content = serve_page(answerer).encode()
-        super().__init__((host, port), PictureHandler)
+        super().__init__((host, port), ImageHandler)
 
     @property
     def port(self) -> int:

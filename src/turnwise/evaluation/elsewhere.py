@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from turnwise.data import Dataset, entry
-from turnwise.data.storage import home_expanded
+from turnwise.data.storage import expand_home
 from turnwise.errors import InputError, require
-from turnwise.evaluation.evaluate import examine_and_keep, times_examined
+from turnwise.evaluation.evaluate import evaluate_and_store, times_evaluated
 from turnwise.models import load
 from turnwise.runs.train import load_recipe_data
 from turnwise.training.recipe import read_recipe
@@ -27,16 +27,16 @@ FOLDER = "elsewhere"
 
 
 def result_folder(run: str | Path, data: str) -> Path:
-    """Where the figures of a run on the data set `data` are kept, for `read_examination`."""
+    """Where the figures of a run on the data set `data` are kept, for `read_evaluation`."""
     if not data.startswith("folder:"):
         entry(data)  # an unknown name is answered with the nearest one
         return Path(run) / FOLDER / data
-    path = home_expanded(data.removeprefix("folder:"), data).resolve()
+    path = expand_home(data.removeprefix("folder:"), data).resolve()
     mark = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]  # for another folder of that name
     return Path(run) / FOLDER / f"folder_{path.name}_{mark}"
 
 
-def examine_elsewhere(
+def evaluate_elsewhere(
     run: str | Path,
     data: str,
     *,
@@ -44,15 +44,15 @@ def examine_elsewhere(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> dict[str, Any]:
-    """As `examine_run`, on the test split of the data set `data`; looks there are counted, too."""
+    """As `evaluate_run`, on the test split of the data set `data`; looks there are counted, too."""
     run = Path(run)
     recipe = read_recipe(run / "recipe.yaml")
     folder = result_folder(run, data)
-    looks = times_examined(folder)
+    looks = times_evaluated(folder)
     model = load(run).to(device)
     dataset = load_recipe_data(replace(recipe, data=replace(recipe.data, name=data)), data_dir)
     trained_on = require_sound(run, dataset)
-    return examine_and_keep(
+    return evaluate_and_store(
         model, recipe, dataset, folder, looks, progress=progress, trained_on=trained_on
     )
 

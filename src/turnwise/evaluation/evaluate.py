@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from turnwise.data import Dataset, Pictures
+from turnwise.data import Dataset, Examples
 from turnwise.errors import InputError, require
 from turnwise.evaluation.metrics import (
     classification_scores,
@@ -35,9 +35,9 @@ RESULT = "test.json"
 FIGURES = {"times_examined", "scores", "classes", "angles", "orbit_agreement", "turn_agreement"}
 
 
-def examine(
+def evaluate(
     model: nn.Module,
-    pictures: Pictures,
+    pictures: Examples,
     classes: tuple[str, ...],
     group: PlanarGroup,
     *,
@@ -77,7 +77,7 @@ def examine(
     }
 
 
-def examine_run(
+def evaluate_run(
     run: str | Path,
     *,
     data_dir: str | Path | None = None,
@@ -87,15 +87,15 @@ def examine_run(
     """Examine a run's best weights on its test split and keep the figures in the run folder.
 
     The group is the recipe's: a plain model is held against the same symmetry as its twin.
-    `times_examined` counts how often the test split was looked at; for a claim it must be 1.
+    `times_evaluated` counts how often the test split was looked at; for a claim it must be 1.
     """
-    recipe, looks = read_recipe(Path(run) / "recipe.yaml"), times_examined(run)
+    recipe, looks = read_recipe(Path(run) / "recipe.yaml"), times_evaluated(run)
     model = load(run).to(device)
     dataset = load_run_data(Path(run), recipe, data_dir)
-    return examine_and_keep(model, recipe, dataset, Path(run), looks, progress=progress)
+    return evaluate_and_store(model, recipe, dataset, Path(run), looks, progress=progress)
 
 
-def examine_and_keep(
+def evaluate_and_store(
     model: nn.Module,
     recipe: Recipe,
     dataset: Dataset,
@@ -106,7 +106,7 @@ def examine_and_keep(
     **more: Any,
 ) -> dict[str, Any]:
     """Examine as the recipe says, after so many `looks`; figures and `more` go to `folder`."""
-    figures = examine(
+    figures = evaluate(
         model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
         angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
         progress=progress,
@@ -124,13 +124,13 @@ def examine_and_keep(
     return result
 
 
-def times_examined(folder: str | Path) -> int:
+def times_evaluated(folder: str | Path) -> int:
     """How often the test split was looked at; to be asked before it is looked at again."""
     before = _kept(folder)
     return before["times_examined"] if before else 0
 
 
-def read_examination(folder: str | Path) -> dict[str, Any] | None:
+def read_evaluation(folder: str | Path) -> dict[str, Any] | None:
     """The figures that an earlier examination kept, if there was one, and of these weights.
 
     A run that was resumed since has others; how often the split was looked at is still known.

@@ -8,11 +8,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.data.batches import EvaluationBatches
-from turnwise.geometry.warps import turn_image
+from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_image
-from turnwise.inference.precision import all_bits
+from turnwise.inference.precision import full_precision
 
 Move = Callable[[Tensor], Tensor]
 Answers = Float[Tensor, "picture class"]
@@ -24,9 +24,9 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 @torch.no_grad()
-@all_bits()
+@full_precision()
 def predict_probabilities(
-    model: nn.Module, pictures: Pictures, *, batch_size: int = 256, move: Move | None = None
+    model: nn.Module, pictures: Examples, *, batch_size: int = 256, move: Move | None = None
 ) -> Float[Tensor, "picture class"]:
     """Class probabilities for each picture, after `move` if one is given."""
     was_training = model.training
@@ -41,7 +41,7 @@ def predict_probabilities(
 
 def predict_over_angles(
     model: nn.Module,
-    pictures: Pictures,
+    pictures: Examples,
     angles: Sequence[float],
     *,
     batch_size: int = 256,
@@ -55,13 +55,13 @@ def predict_over_angles(
     found = dict(known or {})
     for angle in tqdm(angles, desc="turning the pictures", disable=not progress, leave=False):
         if angle not in found:
-            move = partial(turn_image, degrees=angle)
+            move = partial(rotate_image, degrees=angle)
             found[angle] = predict_probabilities(model, pictures, batch_size=batch_size, move=move)
     return torch.stack([found[angle] for angle in angles])
 
 
 def predict_over_group(
-    model: nn.Module, group: PlanarGroup, pictures: Pictures, *, batch_size: int = 256
+    model: nn.Module, group: PlanarGroup, pictures: Examples, *, batch_size: int = 256
 ) -> Float[Tensor, "element picture class"]:
     """Class probabilities for every picture moved by every element that maps pixels to pixels."""
     moves = (partial(act_on_image, group, g) for g in group.grid_elements())
@@ -75,7 +75,7 @@ def by_angle(
     group: PlanarGroup, moved: Float[Tensor, "element picture class"]
 ) -> dict[float, Answers]:
     """What `predict_over_group` found, by degrees, for the elements that are turns."""
-    turns = [(g, row) for row, g in enumerate(group.grid_elements()) if not group.mirrors(g)]
+    turns = [(g, row) for row, g in enumerate(group.grid_elements()) if not group.is_reflection(g)]
     return {360.0 * g / group.rotations: moved[row] for g, row in turns}
 
 

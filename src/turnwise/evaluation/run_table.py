@@ -15,7 +15,7 @@ from typing import Any
 
 from turnwise.errors import InputError, require
 from turnwise.evaluation.metrics import Interval
-from turnwise.files import write_whole
+from turnwise.files import write_atomic
 from turnwise.models import load
 from turnwise.training.recipe import read_recipe
 
@@ -87,7 +87,7 @@ def write_run_table(rows: Sequence[Row], path: str | Path) -> None:
     writer = csv.DictWriter(text, [*columns, "reason"], restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(Path(path), text.getvalue().encode())
+    write_atomic(Path(path), text.getvalue().encode())
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Row:

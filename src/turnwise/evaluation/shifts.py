@@ -2,7 +2,7 @@
 
 A picture qualifies when it can be moved without losing a pixel: with `min_shift` + 1 blank columns
 (or rows) on both sides, of the chosen classes.  Moving it then is the same with zeros coming in as
-with what went out coming in on the other side.  Pictures with a background do not qualify; with
+with what went out coming in on the other side.  Examples with a background do not qualify; with
 `circular` they all do, and are moved round.
 
 Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attention": one class,
@@ -22,12 +22,12 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.data.batches import EvaluationBatches
 from turnwise.errors import InputError, require, require_known
 from turnwise.evaluation.rotations import device_of
-from turnwise.files import write_whole
-from turnwise.inference.precision import all_bits
+from turnwise.files import write_atomic
+from turnwise.inference.precision import full_precision
 
 AXES = {"horizontal": -1, "vertical": -2}
 Images = UInt8[Tensor, "picture channel row col"]
@@ -80,13 +80,13 @@ def qualified(images: Images, min_shift: int, axis: str) -> Bool[Tensor, " pictu
 
 
 def movable(
-    pictures: Pictures,
+    pictures: Examples,
     labels: Sequence[int] | None,
     min_shift: int,
     axis: str,
     *,
     circular: bool = False,
-) -> Pictures:
+) -> Examples:
     """The pictures of these labels (None: all) that qualify; raises where there are none."""
     side = pictures.images.shape[AXES[axis]]
     require(
@@ -110,7 +110,7 @@ def movable(
     return pictures.take(chosen.nonzero()[:, 0])
 
 
-def movable_along(pictures: Pictures, how: ShiftTest) -> dict[str, Pictures]:
+def movable_along(pictures: Examples, how: ShiftTest) -> dict[str, Examples]:
     """The pictures that are moved along each axis; raises where there are none along one."""
     return {
         axis: movable(pictures, how.labels, how.min_shift, axis, circular=how.circular)
@@ -118,7 +118,7 @@ def movable_along(pictures: Pictures, how: ShiftTest) -> dict[str, Pictures]:
     }
 
 
-def label_sets(chosen: Pictures, how: ShiftTest) -> dict[str, Bool[Tensor, " picture"]]:
+def label_sets(chosen: Examples, how: ShiftTest) -> dict[str, Bool[Tensor, " picture"]]:
     """What has rows of its own, and its pictures: all labels together, then each where asked."""
     name = "all" if how.labels is None else " ".join(map(str, how.labels))
     sets = {name: torch.ones(len(chosen), dtype=torch.bool)}
@@ -128,10 +128,10 @@ def label_sets(chosen: Pictures, how: ShiftTest) -> dict[str, Bool[Tensor, " pic
 
 
 @torch.no_grad()
-@all_bits()
+@full_precision()
 def predict_shifted(
     model: nn.Module,
-    pictures: Pictures,
+    pictures: Examples,
     shifts: Sequence[int],
     axis: str,
     *,
@@ -187,9 +187,9 @@ def shift_figures(
     return rows
 
 
-def examine_shifts(
+def evaluate_shifts(
     model: nn.Module,
-    pictures: Pictures,
+    pictures: Examples,
     how: ShiftTest | None = None,
     *,
     run_dir: str = "",
@@ -220,7 +220,7 @@ def write_shift_table(rows: Sequence[ShiftFigures], path: Path) -> None:
     writer.writerow(["", *columns])
     for number, row in enumerate(rows):
         writer.writerow([number, *asdict(row).values()])
-    write_whole(path, text.getvalue().encode())
+    write_atomic(path, text.getvalue().encode())
 
 
 def _spread(x: Float[Tensor, " picture"]) -> float:

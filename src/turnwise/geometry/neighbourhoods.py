@@ -172,7 +172,7 @@ def _offset_index(rows: int, cols: int) -> Int64[Tensor, "token source"]:
     return down * (2 * cols - 1) + right
 
 
-def turned_offsets(
+def rotated_offsets(
     group: PlanarGroup, offsets: Int64[Tensor, "offset 2"]
 ) -> Float64[Tensor, "group offset 2"]:
     """h⁻¹δ in steps (row, col), for every h: the offset as an observer in pose h sees it.

@@ -17,7 +17,7 @@ from turnwise.groups import PlanarGroup, act_on_image
 Pictures = Float[Tensor, "batch channel row col"]
 
 
-def turn_image(images: Pictures, degrees: float) -> Float[Tensor, "batch channel newrow newcol"]:
+def rotate_image(images: Pictures, degrees: float) -> Float[Tensor, "batch channel newrow newcol"]:
     """Turn all pictures counter-clockwise by one angle; quarter turns are exact."""
     quarters, rest = divmod(degrees, 90)
     if rest == 0:
@@ -31,7 +31,7 @@ def warp_image(
     group: PlanarGroup, g: int, images: Pictures
 ) -> Float[Tensor, "batch channel newrow newcol"]:
     """(g f)(x) = f(g⁻¹x) for any element: exact where g maps the grid, else interpolated."""
-    if group.quarter_turns(g) is not None:
+    if group.quarter_rotations(g) is not None:
         return act_on_image(group, g, images)
     fine = torch.promote_types(images.dtype, torch.float32)
     matrix = group.matrices()[g].to(images.device, fine)

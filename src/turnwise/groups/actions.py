@@ -21,7 +21,7 @@ def act_on_points(
     group, kind = PlanarGroup.named(group), points.dtype
     whole = not (kind.is_floating_point or kind.is_complex)
     require(
-        not whole or (kind.is_signed and group.quarter_turns(g) is not None),
+        not whole or (kind.is_signed and group.quarter_rotations(g) is not None),
         f"element {g} of {group.name} does not map points in {kind} to such points; "
         "give points.double().",
     )
@@ -63,12 +63,12 @@ def leave_fixed(group: PlanarGroup | str, g: int, x: Tensor) -> Tensor:
 def _move_grid(group: PlanarGroup | str, g: int, x: Tensor, row: int, col: int) -> Tensor:
     """r^k s^m on two axes: s mirrors x, which runs along the columns; then r turns."""
     group = PlanarGroup.named(group)
-    quarters = group.quarter_turns(g)
+    quarters = group.quarter_rotations(g)
     if quarters is None:
         degrees = 360 * (g % group.rotations) / group.rotations
         raise InputError(
             f"{group.name} does not map pixels to pixels (element {g} turns by {degrees:g}°); "
             f"use {', '.join(GRID_GROUPS[:-1])} or {GRID_GROUPS[-1]}."
         )
-    mirrored = torch.flip(x, (col,)) if group.mirrors(g) else x
+    mirrored = torch.flip(x, (col,)) if group.is_reflection(g) else x
     return torch.rot90(mirrored, quarters, (row, col))

@@ -116,13 +116,13 @@ class PlanarGroup:
         """Every subgroup as a set of elements, smallest first."""
         return _subgroups(self)
 
-    def quarter_turns(self, g: int) -> int | None:
+    def quarter_rotations(self, g: int) -> int | None:
         """How many quarter turns the rotation in g is; None if it leaves the pixel grid."""
         self._require_element(g)
         quarters, rest = divmod(4 * (g % self.rotations), self.rotations)
         return quarters if rest == 0 else None
 
-    def mirrors(self, g: int) -> bool:
+    def is_reflection(self, g: int) -> bool:
         """Whether g contains the reflection s."""
         self._require_element(g)
         return g >= self.rotations
@@ -132,9 +132,9 @@ class PlanarGroup:
 
     def grid_elements(self) -> tuple[int, ...]:
         """The elements that map the pixel grid of a square picture to itself."""
-        return tuple(g for g in range(self.order) if self.quarter_turns(g) is not None)
+        return tuple(g for g in range(self.order) if self.quarter_rotations(g) is not None)
 
-    def exact_part(self) -> "PlanarGroup":
+    def exact_subgroup(self) -> "PlanarGroup":
         """The subgroup of the elements that map the pixel grid to itself."""
         return PlanarGroup(math.gcd(self.rotations, 4), self.reflections)
 

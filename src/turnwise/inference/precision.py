@@ -13,7 +13,7 @@ import torch
 
 
 @contextmanager
-def all_bits() -> Iterator[None]:
+def full_precision() -> Iterator[None]:
     """Without TF32 in here, as a block or around a function; outside all is as it was."""
     parts: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [part.allow_tf32 for part in parts]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from turnwise.errors import require, require_kind, require_known
 from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.geometry.sizes import Stage, nearest_sizes, output_size
-from turnwise.layers.gsa.attention import AttentionPlan, AxisPerceptron, LiftingSelfAttention
+from turnwise.layers.gsa.attention import AttentionPlan, AxisMLP, LiftingSelfAttention
 from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GroupBlock, pool_kernel
 from turnwise.layers.gsa.published import EXACT, EXACT_GE_VIT, GEVIT_2023, GSA_2021, Convention
 from turnwise.layers.normalise import Normalise
@@ -111,7 +111,7 @@ class GroupAttentionNetwork(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
         for module in self.modules():
-            if isinstance(module, AxisPerceptron) and self.convention.random_biases:
+            if isinstance(module, AxisMLP) and self.convention.random_biases:
                 nn.init.normal_(module.spread.bias)
         if self.convention.random_biases:  # else the norm leaves of a grey level only its sign
             nn.init.normal_(self.lift.project.to_output.bias)

@@ -25,7 +25,7 @@ from turnwise.errors import require, require_kind, require_known
 from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.geometry.sizes import nearest_sizes, output_size
 from turnwise.layers.conv.conv import ConvStem, PatchLift, StemPlan, maps_to_field
-from turnwise.layers.gsa.attention import AttentionPlan, AxisPerceptron, LiftingSelfAttention
+from turnwise.layers.gsa.attention import AttentionPlan, AxisMLP, LiftingSelfAttention
 from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GroupBlock, pool_kernel
 from turnwise.layers.gsa.published import EXACT_GE_VIT
 from turnwise.layers.normalise import Normalise
@@ -86,7 +86,7 @@ class StemmedGroupAttention(nn.Module):
                 nn.init.normal_(module.weight, std=math.sqrt(2 / module.in_features))
                 nn.init.zeros_(module.bias)
         for module in self.modules():
-            if isinstance(module, AxisPerceptron):
+            if isinstance(module, AxisMLP):
                 nn.init.normal_(module.spread.bias)  # else offsets of one sign look alike
         nn.init.normal_(self.head.weight, std=0.02)
         # without a bias, the norm that follows leaves of a grey level only its sign

@@ -18,7 +18,7 @@ from torch import nn
 
 import turnwise
 from turnwise.errors import InputError, require
-from turnwise.files import write_json, write_whole
+from turnwise.files import write_atomic, write_json
 from turnwise.models.registry import ModelConfig, config_of, create_model
 from turnwise.models.shipped import list_pretrained, require_as_shipped, shipped_folder
 
@@ -47,7 +47,7 @@ def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> P
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     folder = Path(folder)
-    write_whole(folder / WEIGHTS, weights)
+    write_atomic(folder / WEIGHTS, weights)
     write_json(folder / CONFIG, description)
     return folder
 

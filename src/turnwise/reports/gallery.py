@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from turnwise.errors import InputError, require
-from turnwise.evaluation import read_examination
+from turnwise.evaluation import read_evaluation
 from turnwise.evaluation.metrics import Interval
 from turnwise.evaluation.rotations import equal_angles
 from turnwise.reports.figures.angles import angles_figure, shifts_figure
@@ -25,17 +25,17 @@ from turnwise.reports.figures.mistakes import confusion_figure, worst_figure
 from turnwise.reports.figures.orbit import orbit_figure
 from turnwise.reports.figures.plots import figure_file, training_curves
 from turnwise.reports.loaded_models import (
-    Subject,
-    chosen_picture,
-    recognised_picture,
+    LoadedModel,
+    chosen_example,
+    recognised_example,
     require_alike,
 )
 from turnwise.reports.tables import format_percent, text_table
-from turnwise.reports.views import answers_to, turned_views
+from turnwise.reports.views import answers_to, rotated_views
 
 
 @dataclass(frozen=True)
-class Wishes:
+class FigureOptions:
     """What a user may choose; None is chosen for them."""
 
     picture: int | None = None
@@ -54,12 +54,14 @@ class Kind:
     """A kind of picture: what it shows, and how it is drawn into a file; the table is returned."""
 
     words: str
-    draw: Callable[[Sequence[Subject], Wishes, Path], str]
+    draw: Callable[[Sequence[LoadedModel], FigureOptions, Path], str]
     several: bool = False
     suffixes: tuple[str, ...] = field(default=(".png", ".svg"))
 
 
-def draw_picture(kind: str, subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def draw_figure(
+    kind: str, subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path
+) -> str:
     """Draw the kind into the file; returns a table for the terminal, or nothing."""
     chosen = KINDS[kind]
     require_file(kind, path)
@@ -96,7 +98,7 @@ def runs_table(runs: Mapping[str, Path]) -> tuple[list[str], list[list[str]]]:
     for name, run in runs.items():
         metrics = read_metrics(run)
         reached = [float(m["val_accuracy"]) for m in metrics if m.get("val_accuracy")]
-        tested = read_examination(run)
+        tested = read_evaluation(run)
         test, worst = "–", "–"
         if tested is not None:
             test = format_percent(Interval.kept(tested["scores"]["accuracy"]))
@@ -106,15 +108,15 @@ def runs_table(runs: Mapping[str, Path]) -> tuple[list[str], list[list[str]]]:
     return ["run", "epochs", "validation", "test, upright", "test, worst angle"], rows
 
 
-def _picture(subjects: Sequence[Subject], wishes: Wishes) -> int:
-    return recognised_picture(subjects) if wishes.picture is None else wishes.picture
+def _picture(subjects: Sequence[LoadedModel], wishes: FigureOptions) -> int:
+    return recognised_example(subjects) if wishes.picture is None else wishes.picture
 
 
-def _film(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
-    one = chosen_picture(subjects[0], _picture(subjects, wishes))
+def _film(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
+    one = chosen_example(subjects[0], _picture(subjects, wishes))
     strip = path.suffix.lower() == ".png"
     angles = equal_angles(STILLS if strip else wishes.angles)
-    views = turned_views(one.images[0], angles)
+    views = rotated_views(one.images[0], angles)
     answers = {s.name: answers_to(s.model, views) for s in subjects}
     given = (views, angles, answers, subjects[0].classes, int(one.labels))
     if strip:
@@ -124,7 +126,7 @@ def _film(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
     return ""
 
 
-def _angles(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _angles(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     return _written(
         angles_figure(
             subjects, picture=_picture(subjects, wishes), pictures=wishes.pictures,
@@ -134,7 +136,7 @@ def _angles(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
     )  # fmt: skip
 
 
-def _shifts(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _shifts(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     return _written(
         shifts_figure(
             subjects, picture=_picture(subjects, wishes), pictures=wishes.pictures,
@@ -144,7 +146,7 @@ def _shifts(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
     )  # fmt: skip
 
 
-def _features(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _features(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     (subject,) = subjects
     figure, rows = features_figure(
         subject, picture=_picture(subjects, wishes), channel=wishes.channel
@@ -152,7 +154,7 @@ def _features(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
     return _written(figure, path, ["layer", *element_names(subject)], rows)
 
 
-def _attention(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _attention(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     figure, gaps = attention_figure(
         subjects[0], picture=_picture(subjects, wishes), layer=wishes.layer, head=wishes.head,
         element=wishes.element, pixel=wishes.pixel,
@@ -161,21 +163,21 @@ def _attention(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
     return f"largest difference to the turned attention: {max(gaps):.1e}"
 
 
-def _positions(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _positions(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     return _written(positions_figure(subjects[0]), path)
 
 
-def _orbit(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _orbit(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     figure = orbit_figure(subjects[0], picture=_picture(subjects, wishes), pictures=wishes.pictures)
     return _written(figure, path)
 
 
-def _artefact(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _artefact(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     figure, rows = artefact_figure(subjects, progress=wishes.progress)
     return _written(figure, path, ["change of the scores at", "22.5°", "45°", "90°"], rows)
 
 
-def _curves(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _curves(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     runs = {s.name: s.run for s in subjects if s.run is not None}
     require(len(runs) == len(subjects), "curves are of trained runs; an untrained model has none.")
     headers, rows = runs_table(runs)
@@ -183,11 +185,11 @@ def _curves(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
     return _written(figure, path, headers, rows)
 
 
-def _confusion(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _confusion(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     return _written(confusion_figure(subjects[0], pictures=wishes.pictures), path)
 
 
-def _worst(subjects: Sequence[Subject], wishes: Wishes, path: Path) -> str:
+def _worst(subjects: Sequence[LoadedModel], wishes: FigureOptions, path: Path) -> str:
     figure = worst_figure(subjects[0], pictures=wishes.pictures, progress=wishes.progress)
     return _written(figure, path)
 

@@ -1,6 +1,6 @@
 """What is shown: models, each with its classes, its symmetry and pictures it did not learn from.
 
-Pictures are those of the validation split: the test split belongs to `turnwise test`.
+Examples are those of the validation split: the test split belongs to `turnwise test`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ import yaml
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from turnwise.data import Dataset, Pictures, load_dataset
+from turnwise.data import Dataset, Examples, load_dataset
 from turnwise.data.catalogue import entry
 from turnwise.errors import InputError, require
 from turnwise.evaluation.rotations import predict_probabilities
@@ -26,21 +26,21 @@ from turnwise.training.recipe import make_recipe, read_recipe
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class LoadedModel:
     """A model and all that a picture of it needs; `run` is its folder, None if it is untrained."""
 
     name: str
     model: nn.Module
     classes: tuple[str, ...]
     group: PlanarGroup  # what it is held against: its own, or the recipe's if it has none
-    pictures: Pictures
+    pictures: Examples
     origin: str
     run: Path | None
 
 
-def read_subjects(
+def load_models(
     targets: Sequence[str], *, data_dir: str | Path | None = None, device: Any = "cpu"
-) -> list[Subject]:
+) -> list[LoadedModel]:
     """The subjects called `targets`: runs, model folders, shipped weights, untrained models.
 
     Words such as `width=64` between them are options of the models that are named.
@@ -62,7 +62,7 @@ def read_subjects(
     ]
 
 
-def require_alike(subjects: Sequence[Subject]) -> None:
+def require_alike(subjects: Sequence[LoadedModel]) -> None:
     """Raise unless all take the same pictures and answer with the same classes."""
     first = subjects[0]
     for other in subjects[1:]:
@@ -74,14 +74,14 @@ def require_alike(subjects: Sequence[Subject]) -> None:
         )
 
 
-def spread_pictures(subject: Subject, count: int) -> Pictures:
+def spaced_examples(subject: LoadedModel, count: int) -> Examples:
     """At most `count` pictures, evenly spread: splits may be sorted by class."""
     pictures = subject.pictures
     number = torch.linspace(0, len(pictures) - 1, min(count, len(pictures))).round().long()
     return pictures.take(number)
 
 
-def recognised_picture(subjects: Sequence[Subject]) -> int:
+def recognised_example(subjects: Sequence[LoadedModel]) -> int:
     """The number of the first picture, from the middle on, that all recognise when upright.
 
     The middle itself if there is none among the next hundred.
@@ -97,7 +97,7 @@ def recognised_picture(subjects: Sequence[Subject]) -> int:
 
 
 def recognised_by_all(
-    models: Iterable[nn.Module], pictures: Pictures, classes: Sequence[int]
+    models: Iterable[nn.Module], pictures: Examples, classes: Sequence[int]
 ) -> Int64[Tensor, " chosen"]:
     """The first picture of each of `classes` that all models recognise when upright."""
     right = torch.ones(len(pictures), dtype=torch.bool)
@@ -107,7 +107,7 @@ def recognised_by_all(
     return torch.cat(found)
 
 
-def chosen_picture(subject: Subject, number: int) -> Pictures:
+def chosen_example(subject: LoadedModel, number: int) -> Examples:
     """One of the subject's pictures."""
     count = len(subject.pictures)
     require(
@@ -117,7 +117,7 @@ def chosen_picture(subject: Subject, number: int) -> Pictures:
     return subject.pictures.take(torch.tensor([number]))
 
 
-def _from_folder(name: str, folder: Path, data_dir: str | Path | None, device: Any) -> Subject:
+def _from_folder(name: str, folder: Path, data_dir: str | Path | None, device: Any) -> LoadedModel:
     model = load(folder).to(device)
     options = config_of(model).options
     classes = tuple(getattr(model, "classes", ())) or _numbered(options["num_classes"])
@@ -125,15 +125,15 @@ def _from_folder(name: str, folder: Path, data_dir: str | Path | None, device: A
     if not (folder / "recipe.yaml").is_file():
         dataset, origin = _shown_to(folder, options, data_dir)
         group = own if own.order > 1 else PlanarGroup.named("C4")
-        return Subject(name, model, classes, group, dataset.val, origin, folder)
+        return LoadedModel(name, model, classes, group, dataset.val, origin, folder)
     recipe = read_recipe(folder / "recipe.yaml")
     dataset = load_run_data(folder, recipe, data_dir)
     group = own if own.order > 1 else PlanarGroup.named(recipe.model.group)
     origin = f"validation pictures of {dataset.name}"
-    return Subject(name, model, classes, group, dataset.val, origin, folder)
+    return LoadedModel(name, model, classes, group, dataset.val, origin, folder)
 
 
-def _untrained(name: str, model_name: str, words: Sequence[str], device: Any) -> Subject:
+def _untrained(name: str, model_name: str, words: Sequence[str], device: Any) -> LoadedModel:
     known = model_name in list_models()
     if not known and ("/" in model_name or "." in model_name or Path(model_name).exists()):
         raise InputError(f"{model_name} is neither a folder nor a model; see turnwise models.")
@@ -144,7 +144,7 @@ def _untrained(name: str, model_name: str, words: Sequence[str], device: Any) ->
     own: PlanarGroup = model.group  # type: ignore[assignment]
     group = own if own.order > 1 else PlanarGroup.named("C4")
     classes = _numbered(options["num_classes"])
-    return Subject(f"{name}, untrained", model, classes, group, digits.val, origin, None)
+    return LoadedModel(f"{name}, untrained", model, classes, group, digits.val, origin, None)
 
 
 def _options(words: Sequence[str]) -> dict[str, Any]:

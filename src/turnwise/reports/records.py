@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from turnwise.errors import InputError, require
-from turnwise.files import cannot_write, sayable
+from turnwise.files import cannot_write, to_json_value
 
 Record = dict[str, Any]
 FIELDS = ("command", "commit", "machine", "date", "figures")
@@ -34,7 +34,7 @@ def append_record(path: Path, command: str, figures: Mapping[str, Any]) -> Recor
         "commit": code_version(Path(__file__).parent),
         "machine": machine_description(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "figures": sayable(dict(figures)),
+        "figures": to_json_value(dict(figures)),
     }
     line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
     try:

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from turnwise.data.batches import to_unit
 from turnwise.evaluation.rotations import device_of
-from turnwise.geometry.warps import turn_image
+from turnwise.geometry.warps import rotate_image
 
 Views = Float[Tensor, "view channel row col"]
 Picture = UInt8[Tensor, "channel row col"]
 AT_ONCE = 128
 
 
-def turned_views(picture: Picture, angles: Sequence[float]) -> Views:
+def rotated_views(picture: Picture, angles: Sequence[float]) -> Views:
     """The picture, from 0 to 1, turned counter-clockwise by each angle in degrees."""
     image = to_unit(picture[None])
-    return torch.cat([turn_image(image, angle) for angle in angles])
+    return torch.cat([rotate_image(image, angle) for angle in angles])
 
 
 def shift_image(images: Views, right: int, up: int) -> Views:

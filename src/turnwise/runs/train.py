@@ -32,8 +32,8 @@ from torch import nn
 import turnwise
 from turnwise.errors import InputError, require
 from turnwise.data import Dataset, load_dataset
-from turnwise.data.storage import home_expanded
-from turnwise.files import cannot_write, write_json, write_whole
+from turnwise.data.storage import expand_home
+from turnwise.files import cannot_write, write_json, write_atomic
 from turnwise.layers.normalise import Normalise
 from turnwise.models import create_model, save
 from turnwise.training.module import Classifier
@@ -159,7 +159,7 @@ def train(
     behind.  Once training begins, `begins` is told where.
     """
     known = os.environ.get(FOLDER_VARIABLE)
-    folder = home_expanded(known or folder, "the folder of a run")
+    folder = expand_home(known or folder, "the folder of a run")
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     if resume:
         last = last_checkpoint(folder)
@@ -243,7 +243,7 @@ def _is_follower() -> bool:
 
 @rank_zero_only
 def _start_folder(folder: Path, recipe: Recipe, dataset: Dataset, command: str) -> None:
-    write_whole(folder / "recipe.yaml", recipe.yaml().encode())
+    write_atomic(folder / "recipe.yaml", recipe.yaml().encode())
     environment = {
         "command": command,
         "turnwise": turnwise.__version__,

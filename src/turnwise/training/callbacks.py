@@ -18,7 +18,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from turnwise.data.batches import mix
 from turnwise.errors import InputError
-from turnwise.files import write_whole
+from turnwise.files import write_atomic
 from turnwise.training.recipe import Recipe
 
 COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "val_loss", "val_accuracy", "seconds")
@@ -183,7 +183,7 @@ class EpochTable(Callback):
         writer = csv.DictWriter(text, COLUMNS)
         writer.writeheader()
         writer.writerows(self.rows)
-        write_whole(self.path, text.getvalue().encode())
+        write_atomic(self.path, text.getvalue().encode())
         if trainer.progress_bar_callback is None:
             print(
                 f"epoch {row['epoch'] + 1}/{trainer.max_epochs}: "
@@ -204,7 +204,7 @@ class KeepRecipe(Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         if trainer.is_global_zero:
-            write_whole(self.path, self.recipe.yaml().encode())
+            write_atomic(self.path, self.recipe.yaml().encode())
 
 
 class FollowMove(Callback):
@@ -240,4 +240,4 @@ class WholeCheckpoints(TorchCheckpointIO):
     ) -> None:
         content = io.BytesIO()
         torch.save(checkpoint, content)
-        write_whole(Path(path), content.getvalue())
+        write_atomic(Path(path), content.getvalue())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from turnwise.data.readers.arrays import read_arrays, read_splits, to_pictures
+from turnwise.data.readers.arrays import read_arrays, read_splits, to_examples
 from turnwise.errors import InputError
 
 SPLITS = ("train", "val", "test")
@@ -103,5 +103,5 @@ def test_only_the_wanted_arrays_are_read(tmp_path, write_npz):
 
 def test_a_last_axis_of_one_is_grey(tmp_path):
     images = np.arange(8, dtype=np.uint8).reshape(2, 2, 2, 1)
-    part = to_pictures(images, np.array([0, 1]), tmp_path, classes=2, channels=1)
+    part = to_examples(images, np.array([0, 1]), tmp_path, classes=2, channels=1)
     assert part.images.flatten().tolist() == list(range(8))

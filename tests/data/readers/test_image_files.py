@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from turnwise.data.readers.image_files import decode, describe, read_picture, warn_of_depth
+from turnwise.data.readers.image_files import decode, describe, read_image, warn_of_depth
 from turnwise.errors import InputError
 
 
@@ -126,15 +126,15 @@ def test_a_picture_is_cropped_resampled_and_recoloured(tmp_path):
     pixels = np.zeros((6, 10), np.uint8)
     pixels[:, 2:8] = 120
     Image.fromarray(pixels).save(tmp_path / "x.png")
-    picture = read_picture(str(tmp_path / "x.png"), image_size=3, channels=3)
+    picture = read_image(str(tmp_path / "x.png"), image_size=3, channels=3)
     assert picture.shape == (3, 3, 3)
     assert picture.unique().tolist() == [120]
-    assert read_picture(tmp_path / "x.png").shape == (1, 6, 10)
+    assert read_image(tmp_path / "x.png").shape == (1, 6, 10)
 
 
 def test_a_missing_picture(tmp_path):
     with pytest.raises(InputError, match=r"there is no picture .*x\.png; give the path of a PNG"):
-        read_picture(tmp_path / "x.png")
+        read_image(tmp_path / "x.png")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.7])
@@ -144,7 +144,7 @@ def test_a_damaged_picture_is_named(tmp_path, rng, share, suffix):
     Image.fromarray(rng.integers(0, 256, (60, 60, 3), np.uint8)).save(path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(InputError, match=rf"picture .*x{suffix} cannot be read .*remove it or rep"):
-        read_picture(path)
+        read_image(path)
 
 
 def test_a_photograph_with_damaged_notes_is_named(tmp_path):
@@ -156,14 +156,14 @@ def test_a_photograph_with_damaged_notes_is_named(tmp_path):
     with pytest.raises(
         InputError, match=r"picture .*x\.jpg cannot be read \(.+\); remove it or rep"
     ):
-        read_picture(tmp_path / "x.jpg")
+        read_image(tmp_path / "x.jpg")
 
 
 def test_other_formats_are_not_opened(tmp_path):
     Image.new("L", (3, 3)).save(tmp_path / "x.ppm")
     (tmp_path / "x.ppm").rename(tmp_path / "x.png")
     with pytest.raises(InputError, match="cannot be read"):
-        read_picture(tmp_path / "x.png")
+        read_image(tmp_path / "x.png")
 
 
 @pytest.mark.parametrize("limit", [60, 20], ids=["warning", "error"])
@@ -171,4 +171,4 @@ def test_a_decompression_bomb(tmp_path, monkeypatch, limit):
     Image.new("L", (10, 10)).save(tmp_path / "x.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     with pytest.raises(InputError, match=rf"x\.png has more than {limit} pixels and is not opened"):
-        read_picture(tmp_path / "x.png")
+        read_image(tmp_path / "x.png")

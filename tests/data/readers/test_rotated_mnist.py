@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from turnwise.data.readers.arrays import read_arrays
-from turnwise.data.readers.rotated_mnist import COUNTS, TEST_SEED, generate, turn, turned_at_random
+from turnwise.data.readers.rotated_mnist import COUNTS, TEST_SEED, generate, randomly_rotated, turn
 from turnwise.errors import InputError
 
 
@@ -56,10 +56,10 @@ def test_corners_come_from_outside_and_are_black():
 def test_turned_at_random_keeps_the_order_and_draws_angles_by_the_seed(rng):
     images = rng.integers(0, 256, (30, 9, 9), np.uint8)
     angles = np.random.default_rng(TEST_SEED).uniform(0, 2 * math.pi, 30)
-    turned = turned_at_random(images)
+    turned = randomly_rotated(images)
     for image, angle, result in zip(images, angles, turned, strict=True):
         assert np.array_equal(turn(image[None], np.array([angle]))[0], result)
-    assert not np.array_equal(turned, turned_at_random(images, seed=1))
+    assert not np.array_equal(turned, randomly_rotated(images, seed=1))
     quarters = np.histogram(angles, bins=4, range=(0, 2 * math.pi))[0]
     assert quarters.min() >= 3, "all around"
 

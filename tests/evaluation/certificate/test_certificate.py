@@ -11,7 +11,7 @@ from turnwise.errors import InputError
 from turnwise.evaluation import certify
 from turnwise.evaluation.certificate.certificate import ElementCheck
 from turnwise.evaluation.certificate.controls import Control
-from turnwise.evaluation.certificate.moves import meaning_of
+from turnwise.evaluation.certificate.moves import describe_element
 from turnwise.groups import GRID_GROUPS, PlanarGroup
 from turnwise.models import create_model, orbit
 
@@ -294,7 +294,7 @@ def test_the_hash_is_that_of_the_weights(images):
     ],
 )
 def test_elements_in_words(name, g, words):
-    assert meaning_of(PlanarGroup.named(name), g) == words
+    assert describe_element(PlanarGroup.named(name), g) == words
 
 
 def test_a_linear_model_in_an_orbit_is_certified():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from turnwise.evaluation.certificate.moves import meaning_of, shift_images, unclaimed_moves
+from turnwise.evaluation.certificate.moves import describe_element, shift_images, unclaimed_moves
 from turnwise.groups import PlanarGroup
 
 
@@ -48,7 +48,7 @@ def test_words_say_what_is_done():
     ("g", "words"), [(0, "nothing"), (2, "turn by 180°"), (5, "mirror, then turn by 90°")]
 )
 def test_elements_in_words(g, words):
-    assert meaning_of(PlanarGroup.named("D4"), g) == words
+    assert describe_element(PlanarGroup.named("D4"), g) == words
 
 
 def test_shifts_beyond_the_side_leave_nothing():

@@ -9,7 +9,7 @@ import torch
 
 from turnwise.evaluation import Scope, certify
 from turnwise.evaluation.certificate.schema import certificate_schema, find_misfit
-from turnwise.files import sayable
+from turnwise.files import to_json_value
 from turnwise.models import create_model
 
 SCHEMA = certificate_schema()
@@ -26,7 +26,7 @@ def certificate():
 
 @pytest.fixture
 def plain(certificate):
-    return json.loads(json.dumps(sayable(certificate.plain())))
+    return json.loads(json.dumps(to_json_value(certificate.plain())))
 
 
 def misfit(value):
@@ -43,7 +43,7 @@ def test_what_is_written_fits(plain):
 def test_infinite_figures_fit(certificate):
     element = replace(certificate.elements[1], float64=float("inf"), margin=float("nan"))
     infinite = replace(certificate, elements=(element,), likeness=None)
-    assert misfit(json.loads(json.dumps(sayable(infinite.plain())))) is None
+    assert misfit(json.loads(json.dumps(to_json_value(infinite.plain())))) is None
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from turnwise.evaluation.certificate.scores import (
     Answerer,
     answerer,
     compare_decisions,
-    hash_pictures,
+    hash_images,
     hash_weights,
     leads,
     probabilities,
     relative_change,
 )
-from turnwise.geometry.warps import turn_image
+from turnwise.geometry.warps import rotate_image
 
 
 class Sums(nn.Module):
@@ -60,9 +60,9 @@ class Mirror(nn.Module):
 def test_pictures_are_moved_before_they_are_rounded(precision, digits_like):
     """Between its pixels no picture can be sampled in bfloat16."""
     seen = Answerer(Mirror(), getattr(torch, precision), 2)(
-        digits_like, lambda images: turn_image(images, 45.0)
+        digits_like, lambda images: rotate_image(images, 45.0)
     )
-    right = turn_image(digits_like.float(), 45.0).to(getattr(torch, precision))
+    right = rotate_image(digits_like.float(), 45.0).to(getattr(torch, precision))
     assert torch.equal(seen, right.flatten(1).double())
 
 
@@ -136,5 +136,5 @@ def test_hashes_tell_weights_and_pictures_apart(digits_like):
     with torch.no_grad():
         other.weight[0] += 1e-6
     assert hash_weights(model) != hash_weights(other)
-    assert hash_pictures(digits_like) == hash_pictures(digits_like.clone())
-    assert hash_pictures(digits_like) != hash_pictures(digits_like.view(5, 1, 4, 16))
+    assert hash_images(digits_like) == hash_images(digits_like.clone())
+    assert hash_images(digits_like) != hash_images(digits_like.view(5, 1, 4, 16))

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from turnwise.errors import InputError
-from turnwise.geometry.neighbourhoods import Neighbourhood, turned_offsets
+from turnwise.geometry.neighbourhoods import Neighbourhood, rotated_offsets
 from turnwise.groups import PlanarGroup, act_on_points
-from turnwise.layers.gsa.attention import AxisPerceptron, AxisTable, PlaceEncoding, place_encoding
+from turnwise.layers.gsa.attention import AxisMLP, AxisTable, PositionEncoding, position_encoding
 
 
 def encoding_for(kind, reach=3):
-    return place_encoding(kind, 3, 4, eps=1e-5, reach=reach).double()
+    return position_encoding(kind, 3, 4, eps=1e-5, reach=reach).double()
 
 
 def offsets_and_their_images(group, g):
@@ -28,14 +28,14 @@ def test_law(kind, name):
     group, encoding = PlanarGroup.named(name), encoding_for(kind)
     for g in range(group.order):
         before, after = offsets_and_their_images(group, g)
-        expected = encoding(turned_offsets(group, before))[group.product()[group.invert(g)]]
-        assert (encoding(turned_offsets(group, after)) - expected).abs().max() < 1e-12
+        expected = encoding(rotated_offsets(group, before))[group.product()[group.invert(g)]]
+        assert (encoding(rotated_offsets(group, after)) - expected).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["mlp", "table"])
 def test_witness(kind):
     """Every offset of the window has a vector of its own."""
-    steps = turned_offsets(PlanarGroup.named("C1"), Neighbourhood(5).offsets(9, 9))[0]
+    steps = rotated_offsets(PlanarGroup.named("C1"), Neighbourhood(5).offsets(9, 9))[0]
     vectors = encoding_for(kind)(steps)
     assert torch.cdist(vectors, vectors)[~torch.eye(25, dtype=torch.bool)].min() > 0.01
 
@@ -45,13 +45,13 @@ def test_control(kind):
     """The offset itself, not as the pose sees it: the law must fail."""
     group, encoding = PlanarGroup.named("C4"), encoding_for(kind)
     before, after = offsets_and_their_images(group, 1)
-    seen = [turned_offsets(group, offsets)[:1] for offsets in (before, after)]
+    seen = [rotated_offsets(group, offsets)[:1] for offsets in (before, after)]
     assert (encoding(seen[0]) - encoding(seen[1])).abs().max() > 0.1
 
 
 def test_definition_of_the_perceptron():
     """W₂ silu(norm(w·u + b)) + b₂, one coordinate at a time."""
-    encoder = AxisPerceptron(3).double()
+    encoder = AxisMLP(3).double()
     nn.init.normal_(encoder.norm.weight)
     nn.init.normal_(encoder.norm.bias)
     places = torch.randn(2, 5, dtype=torch.float64)
@@ -100,7 +100,7 @@ def test_near_differs_from_far():
     """In ten encoders as the exact networks start them; the steps are in logarithmic units."""
     shares = []
     for _ in range(10):
-        encoder = start_as_published(AxisPerceptron(8).double())
+        encoder = start_as_published(AxisMLP(8).double())
         nn.init.normal_(encoder.spread.bias)
         shares.append(near_and_far(encoder, [1.0, math.log2(3)]))
     assert min(shares) > 0.02
@@ -110,7 +110,7 @@ def test_near_differs_from_far():
 def test_published_fault_near_looks_like_far():
     """With zero bias the norm cancels the magnitude: left, here and right are all it tells."""
     for _ in range(10):
-        encoder = start_as_published(AxisPerceptron(8, eps=1e-12).double())
+        encoder = start_as_published(AxisMLP(8, eps=1e-12).double())
         assert near_and_far(encoder, [1.0, 2.0]) < 1e-5
         here, right = encoder(torch.tensor([0.0, 1.0]))
         assert (here - right).norm() > 0.1
@@ -121,7 +121,7 @@ def test_the_published_epsilon_makes_something_of_nothing():
     nothing, rounded, one = torch.tensor([0.0, 1e-7, 1.0], dtype=torch.float64)
     visible = {}
     for eps in (1e-12, 1e-5):
-        encoder = start_as_published(AxisPerceptron(8, eps).double())
+        encoder = start_as_published(AxisMLP(8, eps).double())
         whole = (encoder(one) - encoder(nothing)).norm()
         visible[eps] = ((encoder(rounded) - encoder(nothing)).norm() / whole).item()
     assert 0.05 < visible[1e-12] < 0.3  # 15 % in the published programs
@@ -130,7 +130,7 @@ def test_the_published_epsilon_makes_something_of_nothing():
 
 def test_turns_finer_than_a_quarter_need_no_interpolation():
     """The perceptron takes any real place, and is smooth there."""
-    encoder = AxisPerceptron(4).double()
+    encoder = AxisMLP(4).double()
     places = torch.linspace(-3, 3, 601, dtype=torch.float64)
     assert encoder(places).diff(dim=0).norm(dim=-1).max() < 0.1
     assert torch.autograd.gradcheck(encoder, places[::100].clone().requires_grad_())
@@ -138,7 +138,7 @@ def test_turns_finer_than_a_quarter_need_no_interpolation():
 
 def test_places_are_read_in_the_precision_of_the_weights():
     places = torch.randn(3, 2, dtype=torch.float64)
-    assert place_encoding("mlp", 2, 2, eps=1e-5, reach=1)(places).dtype == torch.float32
+    assert position_encoding("mlp", 2, 2, eps=1e-5, reach=1)(places).dtype == torch.float32
 
 
 @pytest.mark.parametrize("kind", ["mlp", "table"])
@@ -151,8 +151,8 @@ def test_gradients_reach_every_parameter(kind):
 
 
 def test_kinds_by_name():
-    assert isinstance(encoding_for("mlp"), PlaceEncoding)
-    assert isinstance(encoding_for("mlp").row, AxisPerceptron)
+    assert isinstance(encoding_for("mlp"), PositionEncoding)
+    assert isinstance(encoding_for("mlp").row, AxisMLP)
     assert isinstance(encoding_for("table").col, AxisTable)
     with pytest.raises(InputError, match=r"unknown encoding 'tabel'\. Did you mean 'table'\?"):
         encoding_for("tabel")

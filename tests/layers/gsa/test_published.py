@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources, turned_offsets
+from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources, rotated_offsets
 from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
 from turnwise.layers.gsa.attention import AttentionPlan, GroupSelfAttention, LiftingSelfAttention
 from turnwise.layers.gsa.published import (
@@ -153,7 +153,7 @@ def meant_zero_but_is_not(neighbourhood, size, coordinates):
     """For each offset: at 45°, is its row meant to be 0, and is it not, by more than 1e-9?"""
     group = PlanarGroup.named("p8")
     rows = coordinates(group, neighbourhood, size, size)[1, :, 0]
-    meant = turned_offsets(group, neighbourhood.offsets(size, size))[1, :, 0].abs() < 1e-9
+    meant = rotated_offsets(group, neighbourhood.offsets(size, size))[1, :, 0].abs() < 1e-9
     return meant, meant & (rows.abs() > 1e-9)
 
 
@@ -195,7 +195,7 @@ def test_definition_of_the_coordinates(coordinates, matrices):
 def test_they_show_what_ours_show(coordinates):
     """But for the unit: our step is half a window over the reach."""
     group, window = PlanarGroup.named("D8"), Neighbourhood(5)
-    ours = turned_offsets(group, window.offsets(9, 9)) / 2
+    ours = rotated_offsets(group, window.offsets(9, 9)) / 2
     assert (coordinates(group, window, 9, 9) - ours).abs().max() < 1e-6
 
 

@@ -10,12 +10,12 @@ from torch import nn
 from turnwise.errors import InputError
 from turnwise.layers.performer import mlp as perceptron
 from turnwise.layers.performer.dropout import Dropout
-from turnwise.layers.performer.mlp import Perceptron
+from turnwise.layers.performer.mlp import MLP
 
 
 def layer_for(rate=0.0, backend="auto"):
     torch.manual_seed(0)
-    return Perceptron(6, 10, Dropout(rate), backend=backend).double()
+    return MLP(6, 10, Dropout(rate), backend=backend).double()
 
 
 def rows(*shape):

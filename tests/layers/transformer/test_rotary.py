@@ -14,7 +14,7 @@ from turnwise.attention.rotary import attend_on_group, cross_frame_phases, own_f
 from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
 from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources
-from turnwise.geometry.warps import turn_image
+from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_field, equivariance_errors
 from turnwise.layers.transformer.linear import GroupLinear
 from turnwise.layers.transformer.rotary import GroupRotaryAttention
@@ -106,7 +106,7 @@ def test_turns_between_the_pixels_are_near(frame):
 
     def turned(field):
         flat = field.permute(0, 1, 4, 2, 3).flatten(1, 2)
-        back = turn_image(flat, 45.0).unflatten(1, (8, -1)).permute(0, 1, 3, 4, 2)
+        back = rotate_image(flat, 45.0).unflatten(1, (8, -1)).permute(0, 1, 3, 4, 2)
         return back.roll(1, dims=1)
 
     out, moved = on_fields(layer)(field), on_fields(layer)(turned(field))

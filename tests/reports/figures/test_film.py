@@ -14,13 +14,13 @@ from turnwise.reports.figures.film import (
     film_strip_figure,
     write_film,
 )
-from turnwise.reports.views import answers_to, turned_views
+from turnwise.reports.views import answers_to, rotated_views
 
 ANGLES = [0.0, 90.0, 180.0]
 
 
 def given(quadrant):
-    views = turned_views(quadrant.pictures.images[0], ANGLES)
+    views = rotated_views(quadrant.pictures.images[0], ANGLES)
     return views, ANGLES, {"a": answers_to(quadrant.model, views)}, quadrant.classes, 0
 
 

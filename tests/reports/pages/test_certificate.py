@@ -82,10 +82,10 @@ def test_the_worst_pictures_are_shown_before_and_after(certificate, html):
 
 @pytest.mark.parametrize("g", range(8))
 def test_words_lead_back_to_the_move(g):
-    from turnwise.evaluation.certificate.moves import meaning_of
+    from turnwise.evaluation.certificate.moves import describe_element
 
     d4 = PlanarGroup.named("D4")
-    assert torch.equal(_moved("D4", meaning_of(d4, g), IMAGES), act_on_image(d4, g, IMAGES))
+    assert torch.equal(_moved("D4", describe_element(d4, g), IMAGES), act_on_image(d4, g, IMAGES))
 
 
 def test_words_lead_back_to_shifts_and_mirrors():

@@ -13,9 +13,9 @@ from turnwise.reports.pages.explorer import (
     explorer_data,
     explorer_html,
     explorer_script,
-    turned_answers,
+    rotated_predictions,
 )
-from turnwise.reports.views import answers_to, shifted_views, turned_views
+from turnwise.reports.views import answers_to, rotated_views, shifted_views
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def data(make_subject, examples):
 
 def test_answers_over_angles_are_the_models(make_subject, examples):
     model, picture = make_subject("vit").model, examples.images[0]
-    answers = turned_answers(model, picture)
+    answers = rotated_predictions(model, picture)
     assert len(answers) == 360 // STEP
     for angle in (35.0, 90.0):
-        expected = answers_to(model, turned_views(picture, [angle]))[0]
+        expected = answers_to(model, rotated_views(picture, [angle]))[0]
         torch.testing.assert_close(answers[int(angle / STEP)].float(), expected)
 
 

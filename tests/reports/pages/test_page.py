@@ -20,9 +20,9 @@ from turnwise.reports.pages.page import (
     figure_html,
     film_strip,
     folded_html,
+    image_html,
     page,
     paragraph_html,
-    picture_html,
     table_html,
     write_page,
 )
@@ -76,7 +76,7 @@ def strip(label="7", model="gsa"):
 def whole_page(text="text"):
     sections = [
         Section(text, paragraph_html(text) + table_html([text, "n"], [[text, "1"]], text)),
-        Section("plots", figure_html(SVG, text) + picture_html(grey(), text) + strip(text, text)),
+        Section("plots", figure_html(SVG, text) + image_html(grey(), text) + strip(text, text)),
     ]
     return page(text, sections, summary=text)
 
@@ -137,20 +137,20 @@ def test_a_plot_carries_its_svg_and_its_words():
 
 @pytest.mark.parametrize("convert", [lambda x: x, lambda x: x.numpy()], ids=["tensor", "array"])
 def test_a_grey_picture_keeps_its_pixels(convert):
-    shown, attributes = decoded(picture_html(convert(grey()), "digit", scale=4))
+    shown, attributes = decoded(image_html(convert(grey()), "digit", scale=4))
     assert np.array_equal(np.asarray(shown), grey()[0].numpy())
     assert (attributes["width"], attributes["height"]) == ("12", "8")
 
 
 def test_a_colour_picture_keeps_its_pixels():
     image = torch.randint(256, (3, 4, 5), dtype=torch.uint8)
-    shown, _ = decoded(picture_html(image, "galaxy"))
+    shown, _ = decoded(image_html(image, "galaxy"))
     assert np.array_equal(np.asarray(shown), image.permute(1, 2, 0).numpy())
 
 
 def test_a_picture_of_two_channels_is_refused():
     with pytest.raises(InputError, match="1 or 3 channels, got 2"):
-        picture_html(torch.zeros(2, 4, 4, dtype=torch.uint8), "alt")
+        image_html(torch.zeros(2, 4, 4, dtype=torch.uint8), "alt")
 
 
 def test_a_film_strip_says_right_and_wrong_in_symbol_word_and_colour():

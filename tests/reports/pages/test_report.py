@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.evaluation.certificate.scores import hash_weights
 from turnwise.reports.pages.report import chosen_examples, read_certificate, report_page
 
@@ -85,7 +85,7 @@ def test_names_are_only_text_and_nothing_is_loaded(subject):
 
 def test_examples_are_recognised_where_possible(quadrant):
     images = quadrant.pictures.images[[3, 0, 1, 1]]  # the first of class 0 looks like the last
-    pictures = Pictures(images, torch.tensor([0, 0, 1, 3]))
+    pictures = Examples(images, torch.tensor([0, 0, 1, 3]))
     chosen = chosen_examples([replace(quadrant, pictures=pictures)], 6)
     assert chosen.labels.tolist() == [0, 1, 3]
     assert torch.equal(chosen.images[0], quadrant.pictures.images[0])

@@ -1,4 +1,4 @@
-"""Pictures stored as a run of encoded files end to end, cut at given offsets.
+"""Examples stored as a run of encoded files end to end, cut at given offsets.
 
 Each encoded file is one picture, or a one-column strip of square pictures (CIFAR-10 lies in WebP
 strips of 500).
@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from turnwise.data.dataset import Pictures
+from turnwise.data.dataset import Examples
 from turnwise.errors import InputError
 
 _FORMATS = ("JPEG", "WEBP", "PNG")
@@ -104,10 +104,10 @@ def need(arrays: Arrays, name: str, path: Path) -> NDArray[Any]:
     return arrays[name]
 
 
-def to_pictures(
+def to_examples(
     images: NDArray[Any], labels: NDArray[Any], path: Path, classes: int, channels: int
-) -> Pictures:
-    """Check one split as read from `path`, and make it `Pictures`."""
+) -> Examples:
+    """Check one split as read from `path`, and make it `Examples`."""
     shape = "(n, rows, cols)" if channels == 1 else f"(n, rows, cols, {channels})"
     if channels == 1 and images.ndim == 4 and images.shape[3] == 1:
         images = images[..., 0]
@@ -130,11 +130,11 @@ def to_pictures(
         )
     pixels = torch.from_numpy(np.require(images, requirements=["C", "W"]))
     pixels = pixels.unsqueeze(1) if channels == 1 else pixels.permute(0, 3, 1, 2).contiguous()
-    return Pictures(pixels, torch.from_numpy(labels.reshape(-1).astype(np.int64)))
+    return Examples(pixels, torch.from_numpy(labels.reshape(-1).astype(np.int64)))
 
 
 def split_arrays(arrays: Arrays, split: str, path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Pictures and labels of one split, unpacked where they are packed."""
+    """Examples and labels of one split, unpacked where they are packed."""
     labels = need(arrays, f"{split}_labels", path)
     for kind in ("jpeg", "webp"):
         if (key := f"{split}_{kind}") in arrays:
@@ -148,11 +148,11 @@ def split_arrays(arrays: Arrays, split: str, path: Path) -> tuple[NDArray[Any], 
 
 def read_splits(
     path: Path, splits: Sequence[str], classes: int, channels: int
-) -> dict[str, Pictures]:
+) -> dict[str, Examples]:
     """The named splits of one .npz file."""
     endings = ("images", "labels", "jpeg", "jpeg_offsets", "webp", "webp_offsets")
     arrays = read_arrays(path, [f"{split}_{ending}" for split in splits for ending in endings])
     return {
-        split: to_pictures(*split_arrays(arrays, split, path), path, classes, channels)
+        split: to_examples(*split_arrays(arrays, split, path), path, classes, channels)
         for split in splits
     }

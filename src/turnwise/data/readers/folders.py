@@ -1,4 +1,4 @@
-"""Pictures of your own: a folder with one sub-folder per class, or with train, val and test in it.
+"""Examples of your own: a folder with one sub-folder per class, or with train, val and test in it.
 
 shapes/circle/1.png  shapes/square/7.jpg                 split 70 / 15 / 15 by the seed
 shapes/train/circle/1.png  shapes/test/square/7.jpg      split as given; val is cut from train
@@ -12,16 +12,16 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from turnwise.data.dataset import Dataset, Pictures
+from turnwise.data.dataset import Dataset, Examples
 from turnwise.data.readers.image_files import (
     KINDS,
     describe,
-    pictures_below,
-    read_picture,
+    image_files_below,
+    read_image,
     warn_of_depth,
 )
 from turnwise.data.splits import TEST_SHARE, VAL_SHARE, cut_by_content, same_content, val_count
-from turnwise.data.storage import home_expanded
+from turnwise.data.storage import expand_home
 from turnwise.errors import InputError, require
 
 PREFIX = "folder:"
@@ -46,7 +46,7 @@ def _list_classes(folder: Path) -> dict[str, list[Path]]:
     """The pictures of every class below `folder`; folders without pictures are an error."""
     for sub in _sub_folders(folder):
         _require_classes_alone(sub, [part.name for part in _sub_folders(sub)])
-    listed = {sub.name: pictures_below(sub) for sub in _sub_folders(folder)}
+    listed = {sub.name: image_files_below(sub) for sub in _sub_folders(folder)}
     require(
         any(listed.values()),
         f"there are no pictures in {folder}; put {KINDS} files into one sub-folder per class.",
@@ -88,16 +88,16 @@ def _choose_form(paths: Sequence[Path], image_size: int | None, channels: int | 
     return _Form(image_size, channels)
 
 
-def _read(listed: dict[str, list[Path]], form: _Form) -> Pictures:
+def _read(listed: dict[str, list[Path]], form: _Form) -> Examples:
     paths = [path for group in listed.values() for path in group]
     images = torch.stack(
-        [read_picture(path, form.image_size, form.channels) for path in _progress(paths, "reading")]
+        [read_image(path, form.image_size, form.channels) for path in _progress(paths, "reading")]
     )
     labels = [label for label, group in enumerate(listed.values()) for _ in group]
-    return Pictures(images, torch.tensor(labels, dtype=torch.int64))
+    return Examples(images, torch.tensor(labels, dtype=torch.int64))
 
 
-def _val_share(pictures: Pictures, default: float, val_fraction: float | None) -> float:
+def _val_share(pictures: Examples, default: float, val_fraction: float | None) -> float:
     if val_fraction is None:
         return default
     return val_count(len(pictures), 0, val_fraction) / len(pictures)
@@ -105,7 +105,7 @@ def _val_share(pictures: Pictures, default: float, val_fraction: float | None) -
 
 def _cut_all(
     listed: dict[str, list[Path]], form: _Form, val_fraction: float | None, seed: int
-) -> tuple[list[Pictures], str]:
+) -> tuple[list[Examples], str]:
     for name, paths in listed.items():
         require(
             len(paths) >= LEAST,
@@ -158,7 +158,7 @@ def _given_splits(folder: Path) -> dict[str, Path] | None:
     return {"train": names["train"], "test": names["test"]} | ({"val": val[0]} if val else {})
 
 
-def _require_disjoint(parts: dict[str, Pictures], listed: dict[str, dict[str, list[Path]]]) -> None:
+def _require_disjoint(parts: dict[str, Examples], listed: dict[str, dict[str, list[Path]]]) -> None:
     """Refuse splits that share a picture, by content: a model would be tested on what it knows."""
     origin = [
         (split, path) for split in parts for group in listed[split].values() for path in group
@@ -178,7 +178,7 @@ def _read_given(
     wishes: tuple[int | None, int | None],
     val_fraction: float | None,
     seed: int,
-) -> tuple[tuple[str, ...], list[Pictures], str]:
+) -> tuple[tuple[str, ...], list[Examples], str]:
     require(
         val_fraction is None or "val" not in found,
         f"val_fraction = {val_fraction} does not apply, because {found.get('val')} holds the "
@@ -219,7 +219,7 @@ def read_folder(
 ) -> Dataset:
     """The data set called `folder:PATH`."""
     path = name.removeprefix(PREFIX)
-    folder = home_expanded(path, f"the folder {path!r}")
+    folder = expand_home(path, f"the folder {path!r}")
     require(
         bool(path) and folder.is_dir(),
         f"there is no folder {path!r}; write {PREFIX} and a folder with one sub-folder per class.",

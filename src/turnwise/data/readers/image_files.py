@@ -27,7 +27,7 @@ _QUARTER = 64  # of 255: what 14 of 16 bits become
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 
 
-def pictures_below(folder: Path) -> list[Path]:
+def image_files_below(folder: Path) -> list[Path]:
     """The files in and below a folder that are called pictures, by name; hidden ones are left out.
 
     Hidden is what begins with a dot, as the notes `._1.png` that macOS leaves beside `1.png`.
@@ -145,7 +145,7 @@ def _bits(path: Path) -> int:
         return 8
 
 
-def read_picture(
+def read_image(
     path: str | Path, image_size: int | None = None, channels: int | None = None
 ) -> UInt8[Tensor, "channel row col"]:
     """The picture as a model wants it: centre-cropped to a square, resampled to `image_size`.

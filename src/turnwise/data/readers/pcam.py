@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from turnwise.data.readers.arrays import damaged
 from turnwise.data.storage import ANOTHER_CACHE
 from turnwise.errors import InputError
-from turnwise.files import fill_whole
+from turnwise.files import fill_atomic
 
 SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
@@ -41,7 +41,7 @@ def unpacked(path: Path, cache: Path) -> Path:
                 raise damaged(path, f"it cannot be unpacked ({error})") from None
 
     if not target.exists():
-        fill_whole(target, unpack, ANOTHER_CACHE)
+        fill_atomic(target, unpack, ANOTHER_CACHE)
     return target
 
 

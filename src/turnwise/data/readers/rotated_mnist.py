@@ -3,7 +3,7 @@
 This is not `mnist_rotation_new` picture for picture: digits and angles are drawn by our own fixed
 seed, and the digits come from MNIST's train and test parts mixed.  So a model that was trained on
 MNIST has seen digits of its test split; for the way from upright to turned digits there is
-`turned_at_random`, of MNIST's own test pictures.
+`randomly_rotated`, of MNIST's own test pictures.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def _turn_in_parts(
         yield turn(images[start : start + _AT_ONCE], angles[start : start + _AT_ONCE])
 
 
-def turned_at_random(
+def randomly_rotated(
     images: UInt8[np.ndarray, "picture side side"], seed: int = TEST_SEED
 ) -> UInt8[np.ndarray, "picture side side"]:
     """The same pictures in the same order, each turned by one angle, uniform over a full turn."""

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 
 from turnwise.data.catalogue import CATALOGUE
-from turnwise.data.dataset import Pictures
+from turnwise.data.dataset import Examples
 from turnwise.data.downloads import obtain
 from turnwise.data.entries import Entry
 from turnwise.data.medmnist import MEDMNIST, RECONSTRUCTED, file_name
 from turnwise.data.readers import amat, cifar
 from turnwise.data.readers import pcam as patch_camelyon
-from turnwise.data.readers.arrays import damaged, need, read_arrays, read_splits, to_pictures
+from turnwise.data.readers.arrays import damaged, need, read_arrays, read_splits, to_examples
 from turnwise.data.readers.digits import read_digits
 from turnwise.data.readers.idx import read_idx
-from turnwise.data.readers.rotated_mnist import generate, turned_at_random
+from turnwise.data.readers.rotated_mnist import generate, randomly_rotated
 from turnwise.data.storage import Shelves, where_to_put
 from turnwise.errors import InputError
-from turnwise.files import fill_whole
+from turnwise.files import fill_atomic
 
 ALL = ("train", "val", "test")
 _GENERATED = "rotmnist-generated/rotmnist-generated.npz"
@@ -37,7 +37,7 @@ _RECONSTRUCTED = dict(zip((28, 128), RECONSTRUCTED["dermamnist"], strict=True))
 class Source:
     """The splits as stored; `val` is missing where it has to be cut from train."""
 
-    splits: dict[str, Pictures]
+    splits: dict[str, Examples]
     provenance: str
 
 
@@ -53,7 +53,7 @@ def _missing(entry: Entry, shelves: Shelves, files: list[str]) -> InputError:
     )
 
 
-def _npz(entry: Entry, path: Path, splits: tuple[str, ...] = ALL) -> dict[str, Pictures]:
+def _npz(entry: Entry, path: Path, splits: tuple[str, ...] = ALL) -> dict[str, Examples]:
     return read_splits(path, splits, len(entry.classes), entry.channels)
 
 
@@ -74,7 +74,7 @@ def _idx(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
     splits = {}
     for split, (images, labels) in {"train": paths[:2], "test": paths[2:]}.items():
         arrays = read_idx(images), read_idx(labels)
-        splits[split] = to_pictures(*arrays, images, len(entry.classes), entry.channels)
+        splits[split] = to_examples(*arrays, images, len(entry.classes), entry.channels)
     return Source(splits, "original pictures and labels, from the idx files")
 
 
@@ -83,7 +83,7 @@ def _cifar10(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
     if parts:
         first = _npz(entry, parts[0], ("train",))["train"]
         second = _npz(entry, parts[1], ("train", "test"))
-        train = Pictures(
+        train = Examples(
             torch.cat([first.images, second["train"].images]),
             torch.cat([first.labels, second["train"].labels]),
         )
@@ -94,7 +94,7 @@ def _cifar10(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
     found = shelves.find(f"cifar10/{cifar.FOLDER}") or shelves.find(entry.downloads[0].file)
     path = (found or obtain(entry.name, entry.downloads, shelves))[0]
     splits = {
-        split: to_pictures(*arrays, path, len(entry.classes), entry.channels)
+        split: to_examples(*arrays, path, len(entry.classes), entry.channels)
         for split, arrays in cifar.read_batches(path).items()
     }
     return Source(splits, "original pixels and labels, the binary version")
@@ -103,7 +103,7 @@ def _cifar10(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
 def _original_rotmnist(entry: Entry, paths: list[Path]) -> Source:
     names = (amat.TRAIN_VALID, amat.TEST)
     both, test = (
-        to_pictures(*amat.read_amat(path, name), path, len(entry.classes), entry.channels)
+        to_examples(*amat.read_amat(path, name), path, len(entry.classes), entry.channels)
         for path, name in zip(paths, names, strict=True)
     )
     position = torch.arange(len(both))
@@ -129,9 +129,9 @@ def _rotmnist(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
     labels = torch.cat([mnist["train"].labels, mnist["test"].labels]).numpy().astype(np.uint8)
     arrays: dict[str, Any] = {**generate(images, labels)}
     with suppress(InputError):  # without a cache it is made again next time
-        fill_whole(shelves.cache / _GENERATED, lambda path: np.savez_compressed(path, **arrays))
+        fill_atomic(shelves.cache / _GENERATED, lambda path: np.savez_compressed(path, **arrays))
     splits = {
-        split: to_pictures(
+        split: to_examples(
             arrays[f"{split}_images"], arrays[f"{split}_labels"], Path(_GENERATED), 10, 1
         )
         for split in ALL
@@ -142,8 +142,8 @@ def _rotmnist(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
 def _rotated(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
     upright = _idx(CATALOGUE[entry.name.removesuffix("_rotated")], shelves, None)
     test = upright.splits["test"]
-    turned = torch.from_numpy(turned_at_random(test.images[:, 0].numpy())).unsqueeze(1)
-    splits = {"train": upright.splits["train"], "test": Pictures(turned, test.labels)}
+    turned = torch.from_numpy(randomly_rotated(test.images[:, 0].numpy())).unsqueeze(1)
+    splits = {"train": upright.splits["train"], "test": Examples(turned, test.labels)}
     how = "; test pictures generated here, each turned by one angle, uniform over a full turn"
     return Source(splits, upright.provenance + how)
 
@@ -186,7 +186,7 @@ def _dermamnist_c(entry: Entry, shelves: Shelves, image_size: int | None) -> Sou
     target = torch.from_numpy(
         np.concatenate([need(arrays, key, path).reshape(-1) for key in keys]).astype(np.int64)
     )
-    together = Pictures(
+    together = Examples(
         torch.cat([stored[split].images for split in ALL]),
         torch.cat([stored[split].labels for split in ALL]),
     )
@@ -214,7 +214,7 @@ def _pcam(entry: Entry, shelves: Shelves, image_size: int | None) -> Source:
     ]
     for split, images, labels in zip(ALL, paths[::2], paths[1::2], strict=True):
         arrays = patch_camelyon.read_array(images, "x"), patch_camelyon.read_array(labels, "y")
-        splits[split] = to_pictures(*arrays, images, len(entry.classes), entry.channels)
+        splits[split] = to_examples(*arrays, images, len(entry.classes), entry.channels)
     return Source(splits, "original pictures and labels, from the HDF5 files")
 
 

@@ -94,7 +94,7 @@ class SizeCheck:
 
 
 @dataclass(frozen=True)
-class WorstPicture:
+class WorstImage:
     """A picture whose probabilities a move changed most, and the decision before and after."""
 
     picture: int
@@ -134,7 +134,7 @@ class Certificate:
     date: str
     moves: tuple[MoveCheck, ...] = ()
     sizes: tuple[SizeCheck, ...] = ()
-    worst: tuple[WorstPicture, ...] = ()
+    worst: tuple[WorstImage, ...] = ()
     layers: tuple[LayerCheck, ...] = ()
     entry: str = ""
     likeness: Likeness | None = None
@@ -166,7 +166,7 @@ KINDS: dict[str, Any] = {
     "controls": Control,
     "moves": MoveCheck,
     "sizes": SizeCheck,
-    "worst": WorstPicture,
+    "worst": WorstImage,
     "layers": LayerCheck,
 }
 
@@ -182,5 +182,5 @@ def from_plain(plain: dict[str, Any]) -> Certificate:
 
 
 def _numbers(part: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no word for infinity; `files.sayable` writes it as text."""
+    """JSON has no word for infinity; `files.to_json_value` writes it as text."""
     return {k: float(v) if v in ("nan", "inf", "-inf") else v for k, v in part.items()}

@@ -13,7 +13,7 @@ from turnwise.evaluation.certificate.certificate import Certificate
 from turnwise.evaluation.certificate.controls import measure_controls
 from turnwise.evaluation.certificate.layers import find_entry, trace_layers
 from turnwise.evaluation.certificate.measurement import Measurement, Scope
-from turnwise.evaluation.certificate.scores import hash_pictures, hash_weights
+from turnwise.evaluation.certificate.scores import hash_images, hash_weights
 from turnwise.groups import PlanarGroup
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
 
@@ -36,7 +36,7 @@ def certify(
     """
     group, scope = PlanarGroup.named(group), scope or Scope()
     require(
-        group.exact_part().order > 1,
+        group.exact_subgroup().order > 1,
         f"{group.name} has no element but the identity that maps pixels to pixels, so there is "
         "nothing to certify; use C2, C4, D1, D2 or D4, or a group that contains one of them.",
     )
@@ -52,7 +52,7 @@ def certify(
     return Certificate(
         target=target,
         group=group.name,
-        exact_part=group.exact_part().name,
+        exact_part=group.exact_subgroup().name,
         pictures=f"{pictures}, {len(images)} of shape {tuple(images.shape[1:])}",
         elements=elements,
         angles=turned,
@@ -66,7 +66,7 @@ def certify(
         layers=layers,
         entry=find_entry(layers, limit),
         likeness=None if original is None else measure.likeness(*original),
-        data_sha256=hash_pictures(images),
+        data_sha256=hash_images(images),
     )
 
 

@@ -23,7 +23,7 @@ from turnwise.evaluation.certificate.layouts import reading_error, readings
 from turnwise.evaluation.certificate.scores import Answerer
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.inference.exported import FileModel, See
-from turnwise.inference.precision import all_bits
+from turnwise.inference.precision import full_precision
 
 PICTURES = 2  # that are followed through the network: two, to tell what depends on the picture
 HELD = 1e-4  # a reading with an error above this is not the right one
@@ -107,7 +107,7 @@ class Watch:
 
 
 @torch.no_grad()
-@all_bits()
+@full_precision()
 def trace_layers(
     answer: Answerer, group: PlanarGroup, images: Float[Tensor, "batch channel row col"]
 ) -> tuple[LayerCheck, ...]:
@@ -145,7 +145,7 @@ def _trait(x: Tensor | None) -> float:
 def _pose_groups(model: nn.Module, group: PlanarGroup) -> tuple[PlanarGroup, ...]:
     """Whose elements may the poses be: the group's, its exact part's, or the model's own."""
     own = getattr(model, "group", None)
-    named = [group, group.exact_part(), *([own] if isinstance(own, PlanarGroup) else [])]
+    named = [group, group.exact_subgroup(), *([own] if isinstance(own, PlanarGroup) else [])]
     return tuple(dict.fromkeys(g for g in named if g.order > 1))
 
 

@@ -18,9 +18,9 @@ from turnwise.evaluation.certificate.certificate import (
     Likeness,
     MoveCheck,
     SizeCheck,
-    WorstPicture,
+    WorstImage,
 )
-from turnwise.evaluation.certificate.moves import meaning_of, unclaimed_moves
+from turnwise.evaluation.certificate.moves import describe_element, unclaimed_moves
 from turnwise.evaluation.certificate.scores import (
     PRECISIONS,
     Decisions,
@@ -35,7 +35,7 @@ from turnwise.evaluation.certificate.scores import (
     with_noise,
 )
 from turnwise.evaluation.rotations import equal_angles
-from turnwise.geometry.warps import turn_image
+from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_image
 
 SHOWN_WORST = 5
@@ -87,7 +87,7 @@ class Measurement:
         self.noisy_before = {p: answer(self.noisy) for p, answer in self.answers.items()}
         self.finest_before = next(iter(self.before.values()))
         self.usual = "float32" if "float32" in self.answers else next(iter(self.answers))
-        self._worst: dict[int, WorstPicture] = {}
+        self._worst: dict[int, WorstImage] = {}
 
     def elements(self) -> tuple[ElementCheck, ...]:
         """Every element that maps pixels to pixels, in every precision.
@@ -106,7 +106,7 @@ class Measurement:
                 )
                 for p in after
             }
-            meaning = meaning_of(self.group, g)
+            meaning = describe_element(self.group, g)
             decisions = self._decide(meaning, after[self.usual], claimed=True)
             checks.append(ElementCheck(g, meaning, **_by_precision(errors), **asdict(decisions)))
         return tuple(checks)
@@ -115,7 +115,7 @@ class Measurement:
         """`count` equal steps of a full turn."""
         checks = []
         for degrees in self._shown(equal_angles(count), "angles"):
-            move = partial(turn_image, degrees=degrees)
+            move = partial(rotate_image, degrees=degrees)
             change, decisions = self._measured(f"turn by {degrees:g}°", move)
             checks.append(AngleCheck(degrees, change, **asdict(decisions)))
         return tuple(checks)
@@ -158,7 +158,7 @@ class Measurement:
             compare_decisions(theirs, ours).agreement,
         )  # fmt: skip
 
-    def worst(self) -> tuple[WorstPicture, ...]:
+    def worst(self) -> tuple[WorstImage, ...]:
         """The pictures whose probabilities moved most, each once, under its worst move."""
         ranked = sorted(self._worst.values(), key=lambda w: (-w.probability, w.picture))
         return tuple(ranked[:SHOWN_WORST])
@@ -190,7 +190,7 @@ class Measurement:
         decided, now, lead = p.argmax(-1).tolist(), moved.argmax(-1).tolist(), leads(p, moved)
         for i, size in enumerate(change):
             if i not in self._worst or size > self._worst[i].probability:
-                self._worst[i] = WorstPicture(
+                self._worst[i] = WorstImage(
                     i, meaning, claimed, size, decided[i], now[i], float(lead[i])
                 )
         return compare_decisions(before, after)

@@ -1,8 +1,8 @@
 """The ways a picture is moved: what a group claims, and what is measured beside it.
 
 Elements of the group that map pixels to pixels are claimed.  Measured, and not claimed, are other
-angles (`turn_image`), mirrors that the group does not have, and shifts: of a picture on paper, with
-nothing where it came from, or of a picture that goes around the border.
+angles (`rotate_image`), mirrors that the group does not have, and shifts: of a picture on paper,
+with nothing where it came from, or of a picture that goes around the border.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ class NamedMove:
     apply: Callable[[Tensor], Tensor]
 
 
-def meaning_of(group: PlanarGroup, g: int) -> str:
+def describe_element(group: PlanarGroup, g: int) -> str:
     """What an element does, in words."""
     degrees = 360 * (g % group.rotations) / group.rotations
     turn = f"turn by {degrees:g}°"
-    if not group.mirrors(g):
+    if not group.is_reflection(g):
         return turn if degrees else "nothing"
     return f"mirror, then {turn}" if degrees else "mirror left and right"
 

@@ -14,7 +14,7 @@ from turnwise.errors import InputError
 from turnwise.evaluation.rotations import device_of
 from turnwise.groups.equivariance import ratio
 from turnwise.inference.exported import FileModel
-from turnwise.inference.precision import all_bits
+from turnwise.inference.precision import full_precision
 
 PRECISIONS = {
     "float64": torch.float64,
@@ -40,7 +40,7 @@ class Answerer:
     chunk: int
 
     @torch.no_grad()
-    @all_bits()
+    @full_precision()
     def __call__(self, images: Images, move: Move | None = None) -> Scores:
         """The scores in float64, on the CPU, of the pictures after `move`; none is written on."""
         batch = self.model.batch if isinstance(self.model, FileModel) else None
@@ -168,7 +168,7 @@ def hash_weights(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def hash_pictures(images: Images) -> str:
+def hash_images(images: Images) -> str:
     """One hash over the shape and the values in float32."""
     digest = hashlib.sha256(str(tuple(images.shape)).encode())
     digest.update(images.detach().float().cpu().contiguous().numpy().tobytes())

@@ -50,7 +50,7 @@ class PixelFilters(nn.Module):
 
     def _register_tables(self) -> None:
         device = device_of_buffer(self, "source")
-        source = _tap_index(turned_taps(self.acting, self.kernel), self.kernel)  # (g, x): g⁻¹x
+        source = _tap_index(rotated_taps(self.acting, self.kernel), self.kernel)  # (g, x): g⁻¹x
         relative = self.acting.relative()[:, :, None]
         by_pose = relative * self.free + source[:, None]  # (g, m, x): in (n, x)
         self.register_buffer("source", source.flatten().to(device), persistent=False)
@@ -122,7 +122,7 @@ def filters_for(kind: str, group: PlanarGroup | str, kernel: int) -> Filters:
 def _by_pixel(kind: str, group: PlanarGroup | str) -> bool:
     require_known(kind, FILTERS, "filters")
     group = PlanarGroup.named(group)
-    return kind == "pixel" or (kind == "auto" and group.exact_part() == group)
+    return kind == "pixel" or (kind == "auto" and group.exact_subgroup() == group)
 
 
 def covering_overlap(kind: str, group: PlanarGroup | str, patch: int) -> int:
@@ -144,7 +144,7 @@ def start_weight(weight: Tensor) -> None:
     nn.init.normal_(weight, std=math.sqrt(2 / weight[0].numel()))
 
 
-def turned_taps(group: PlanarGroup, kernel: int) -> Float64[Tensor, "group tap 2"]:
+def rotated_taps(group: PlanarGroup, kernel: int) -> Float64[Tensor, "group tap 2"]:
     """g⁻¹x for every tap x, row by row; g is orthogonal: its transpose is its inverse."""
     taps = pixel_centres(kernel, kernel).flatten(0, 1)
     return torch.einsum("gji,tj->gti", group.matrices(), taps)
@@ -163,7 +163,7 @@ def ring_harmonics(
 
     A ring of radius ρ has about 2πρ pixels, enough for frequencies up to πρ; we stop at 2ρ.
     """
-    points = turned_taps(group, kernel)  # (g, t, 2)
+    points = rotated_taps(group, kernel)  # (g, t, 2)
     radius = pixel_centres(kernel, kernel).flatten(0, 1).norm(dim=-1)  # the same in every pose
     angle = torch.atan2(points[..., 1], points[..., 0])
     functions = []

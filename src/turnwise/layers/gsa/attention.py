@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from turnwise.attention.group import BACKENDS, QUERIES, Encodings, attend_from_frames
 from turnwise.errors import require, require_known, require_positive
-from turnwise.geometry.neighbourhoods import Neighbourhood, Sources, find_sources, turned_offsets
+from turnwise.geometry.neighbourhoods import Neighbourhood, Sources, find_sources, rotated_offsets
 from turnwise.groups import PlanarGroup, require_grid_group
 from turnwise.layers.gsa.published import EXACT, Convention
 
@@ -30,7 +30,7 @@ ENCODINGS = ("mlp", "table")
 HIDDEN = 16
 
 
-class AxisPerceptron(nn.Module):
+class AxisMLP(nn.Module):
     """A small perceptron of one real coordinate, so turns finer than 90° need no interpolation.
 
     Paper:    Romero & Cordonnier 2021 (GSA-Nets), appendix on positional encodings.
@@ -65,7 +65,7 @@ class AxisTable(nn.Module):
         return self.vector(steps + self.reach)
 
 
-class PlaceEncoding(nn.Module):
+class PositionEncoding(nn.Module):
     """[rows | columns]: the encodings of the two coordinates, side by side."""
 
     def __init__(self, row: nn.Module, col: nn.Module) -> None:
@@ -77,14 +77,14 @@ class PlaceEncoding(nn.Module):
         return torch.cat([self.row(row), self.col(col)], dim=-1)
 
 
-def place_encoding(
+def position_encoding(
     kind: str, row_width: int, col_width: int, *, eps: float, reach: int
-) -> PlaceEncoding:
+) -> PositionEncoding:
     """An encoding by name: "mlp", or "table" (for whole steps, up to `reach`)."""
     require_known(kind, ENCODINGS, "encoding")
     if kind == "mlp":
-        return PlaceEncoding(AxisPerceptron(row_width, eps), AxisPerceptron(col_width, eps))
-    return PlaceEncoding(AxisTable(row_width, reach), AxisTable(col_width, reach))
+        return PositionEncoding(AxisMLP(row_width, eps), AxisMLP(col_width, eps))
+    return PositionEncoding(AxisTable(row_width, reach), AxisTable(col_width, reach))
 
 
 Field = Float[Tensor, "batch group row col channel"]
@@ -204,7 +204,7 @@ class Projections(nn.Module):
 def _place_encoding(plan: AttentionPlan, row_width: int, col_width: int) -> nn.Module:
     reach = plan.neighbourhood.reach(plan.size, plan.size)
     eps = plan.convention.encoder_eps
-    return place_encoding(plan.encoding, row_width, col_width, eps=eps, reach=reach)
+    return position_encoding(plan.encoding, row_width, col_width, eps=eps, reach=reach)
 
 
 def _fixed(size: int) -> int:
@@ -235,7 +235,7 @@ def _find_surroundings(
 ) -> tuple[Tensor, Sources]:
     if plan.encoding == "table":
         offsets = plan.neighbourhood.offsets(rows, cols)
-        coordinates = turned_offsets(plan.group, offsets)
+        coordinates = rotated_offsets(plan.group, offsets)
     else:
         convention = plan.convention
         coordinates = convention.coordinates(plan.group, plan.neighbourhood, rows, cols)

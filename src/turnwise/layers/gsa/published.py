@@ -20,7 +20,7 @@ from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
 from turnwise.geometry.grids import offset_to_steps
-from turnwise.geometry.neighbourhoods import Neighbourhood, turned_offsets
+from turnwise.geometry.neighbourhoods import Neighbourhood, rotated_offsets
 from turnwise.groups import PlanarGroup
 
 Table = Int64[Tensor, "out query key"]
@@ -45,7 +45,7 @@ def logarithmic_steps(
 
     Paper:    Liu et al. 2022, "Swin Transformer V2" (log-spaced relative coordinates).
     """
-    steps = turned_offsets(group, neighbourhood.offsets(rows, cols))
+    steps = rotated_offsets(group, neighbourhood.offsets(rows, cols))
     return steps.sign() * (1 + steps.abs()).log2()
 
 

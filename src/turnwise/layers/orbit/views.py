@@ -58,7 +58,7 @@ class OrbitViews:
     def look(self, images: Images, h: int, outside: Levels) -> Images:
         """h⁻¹f; `outside` are the levels of each channel where there is no picture."""
         back, levels = self.inverse[h], outside[:, None, None]
-        if self.group.quarter_turns(back) is None:
+        if self.group.quarter_rotations(back) is None:
             view = warp_image(self.group, back, images - levels) + levels
         else:
             view = act_on_image(self.group, back, images)
@@ -96,7 +96,7 @@ class ViewSampler:
         self.moves: list[Move] = []
         for back in group.inverse().tolist():
             coarse, fine = divmod(back % group.rotations, steps)
-            self.moves.append(Move(group.mirrors(back), fine, coarse * 4 // grid))
+            self.moves.append(Move(group.is_reflection(back), fine, coarse * 4 // grid))
 
     def look(
         self, images: Images, elements: Sequence[int], outside: Levels

@@ -31,7 +31,7 @@ from turnwise.attention.lean import is_transformed
 from turnwise.attention.linear import KERNELS
 from turnwise.errors import require, require_divisible, require_known
 from turnwise.layers.performer.dropout import Dropout
-from turnwise.layers.performer.mlp import Perceptron
+from turnwise.layers.performer.mlp import MLP
 from turnwise.layers.performer.token_linear import TokenLinear
 
 Tokens = Float[Tensor, "batch token width"]
@@ -280,7 +280,7 @@ class PerformerBlock(nn.Module):
         if published := variant == "tep-2021":  # in torch's own layers
             self.dropout, drop = nn.Dropout(attention_dropout), nn.Dropout(ff_dropout)
         backend = "plain" if published else "auto"
-        self.mlp = Perceptron(width, 4 * width, drop, backend=backend)
+        self.mlp = MLP(width, 4 * width, drop, backend=backend)
 
     def forward(
         self, tokens: Tokens, context: Tensor | None = None, first_alone: bool = False

@@ -34,7 +34,7 @@ PERCEPTRON_BACKENDS = ("auto", "plain")
 AT_ONCE = 1 << 20  # numbers between the layers, 4 MiB in single precision
 
 
-class Perceptron(nn.Module):
+class MLP(nn.Module):
     """`backend` "plain" makes all tokens at once, "auto" does so wherever parts cannot be taken."""
 
     dropout: Any  # ours, or torch's, which takes no parts

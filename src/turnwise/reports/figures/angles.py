@@ -30,20 +30,20 @@ from turnwise.reports.figures.plots import (
     mark_exact_angles,
     percent_axis,
 )
-from turnwise.reports.loaded_models import Subject, chosen_picture, spread_pictures
+from turnwise.reports.loaded_models import LoadedModel, chosen_example, spaced_examples
 from turnwise.reports.tables import format_percent
 from turnwise.reports.views import (
     answers_to,
+    rotated_views,
     shift_image,
     shifted_views,
     steps_around,
-    turned_views,
 )
 
 QUARTERS = (0.0, 90.0, 180.0, 270.0)
 
 
-def show_picture(axes: Axes, image: Tensor, title: str = "") -> None:
+def draw_image(axes: Axes, image: Tensor, title: str = "") -> None:
     """A picture (channel, row, col) from 0 to 1, pixel by pixel, without an axis."""
     colours = image.clamp(0, 1).cpu().movedim(0, -1).numpy()
     grey = colours.shape[-1] == 1
@@ -53,7 +53,7 @@ def show_picture(axes: Axes, image: Tensor, title: str = "") -> None:
 
 
 def angles_figure(
-    subjects: Sequence[Subject], *, picture: int = 0, pictures: int = 200, angles: int = 36,
+    subjects: Sequence[LoadedModel], *, picture: int = 0, pictures: int = 200, angles: int = 36,
     progress: bool = False,
 ) -> Figure:  # fmt: skip
     """Above, the probability of one picture's class against its angle; below, the accuracy of many.
@@ -61,9 +61,9 @@ def angles_figure(
     The legend tells how many pictures keep one answer at all the angles.
     """
     first, degrees = subjects[0], equal_angles(angles)
-    one = chosen_picture(first, picture)
-    label, views = int(one.labels), turned_views(one.images[0], degrees)
-    sample = spread_pictures(first, pictures)
+    one = chosen_example(first, picture)
+    label, views = int(one.labels), rotated_views(one.images[0], degrees)
+    sample = spaced_examples(first, pictures)
     with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(7.5, 8.4), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True)
@@ -85,18 +85,18 @@ def angles_figure(
         handles, names = above.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower right")
         laid_out(figure)
-        show_picture(figure.add_axes((0.02, 0.01, 0.15, 0.13)), views[0])
+        draw_image(figure.add_axes((0.02, 0.01, 0.15, 0.13)), views[0])
         return figure
 
 
 def shifts_figure(
-    subjects: Sequence[Subject], *, picture: int = 0, pictures: int = 200, reach: int = 6,
+    subjects: Sequence[LoadedModel], *, picture: int = 0, pictures: int = 200, reach: int = 6,
     progress: bool = False,
 ) -> Figure:  # fmt: skip
     """Above, one picture's probability at every shift; below, accuracy against the shift."""
     first = subjects[0]
-    one = chosen_picture(first, picture)
-    label, sample = int(one.labels), spread_pictures(first, pictures)
+    one = chosen_example(first, picture)
+    label, sample = int(one.labels), spaced_examples(first, pictures)
     views = shifted_views(one.images[0], steps_around(reach))
     side, ends = 2 * reach + 1, (-reach - 0.5, reach + 0.5)
     with matplotlib.rc_context({**LOOK, "axes.grid": False}):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.warps import rotation_matrices, turn_image
+from turnwise.geometry.warps import rotate_image, rotation_matrices
 from turnwise.reports.figures.plots import (
     LOOK,
     add_legend,
@@ -27,7 +27,7 @@ from turnwise.reports.figures.plots import (
     laid_out,
     mark_exact_angles,
 )
-from turnwise.reports.loaded_models import Subject
+from turnwise.reports.loaded_models import LoadedModel
 from turnwise.reports.views import scores_of
 
 Images = Float[Tensor, "batch channel row col"]
@@ -60,7 +60,7 @@ def change_over_angles(
     before = scores_of(model, upright)
     spread = before.std(dim=0).mean().clamp_min(torch.finfo(before.dtype).tiny)
     turned = {
-        "interpolated": [turn_image(upright, a) for a in angles],
+        "interpolated": [rotate_image(upright, a) for a in angles],
         "drawn anew": [spots(count, channels, size, a) for a in angles],
     }
     return {
@@ -70,7 +70,7 @@ def change_over_angles(
 
 
 def artefact_figure(
-    subjects: Sequence[Subject], *, progress: bool = False
+    subjects: Sequence[LoadedModel], *, progress: bool = False
 ) -> tuple[Figure, list[list[str]]]:
     """The curves, and a table of name, way, and the change at 22.5°, 45° and 90°."""
     angles = [360 * k / STEPS for k in range(STEPS)]

@@ -8,17 +8,17 @@ from torch import Tensor, nn
 
 from turnwise.attention.rotary import own_frame_phases
 from turnwise.errors import InputError, require
-from turnwise.evaluation.certificate.moves import meaning_of
+from turnwise.evaluation.certificate.moves import describe_element
 from turnwise.geometry.grids import pixel_centres
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.layers.gsa.attention import GroupSelfAttention, LiftingSelfAttention
 from turnwise.layers.transformer.rotary import GroupRotaryAttention
 from turnwise.models.orbits import Orbit
 from turnwise.models.vit import VisionTransformer
-from turnwise.reports.figures.angles import show_picture
+from turnwise.reports.figures.angles import draw_image
 from turnwise.reports.figures.attention_maps import Gaze, attention_of, grid_of
 from turnwise.reports.figures.plots import COLOURS, LOOK, laid_out
-from turnwise.reports.loaded_models import Subject, chosen_picture
+from turnwise.reports.loaded_models import LoadedModel, chosen_example
 from turnwise.reports.tables import format_error
 
 ROWS_OF_MAPS = 6
@@ -39,7 +39,7 @@ def moved_gaze(group: PlanarGroup, g: int, gaze: Gaze, poses: int, side: int) ->
 
 
 def attention_figure(
-    subject: Subject, *, picture: int = 0, layer: int = 0, head: int = 0, element: int = 0,
+    subject: LoadedModel, *, picture: int = 0, layer: int = 0, head: int = 0, element: int = 0,
     pixel: tuple[int, int] | None = None,
 ) -> tuple[Figure, list[float]]:  # fmt: skip
     """A column for each element g that maps pixels: the picture moved by g with the token marked,
@@ -51,7 +51,7 @@ def attention_figure(
         not isinstance(subject.model, Orbit),
         f"{subject.name} asks a plain model for every view; show the attention of that model.",
     )
-    image = chosen_picture(subject, picture).images.float() / 255
+    image = chosen_example(subject, picture).images.float() / 255
     poses, side, _, _ = grid_of(subject.model, image, layer)
     group = _acting_group(subject, poses)
     row, col = pixel or (side // 3, side // 2)
@@ -67,8 +67,8 @@ def attention_figure(
             weights = attention_of(subject.model, moved, turned).sum(dim=0)
             gap = weights - act_on_image(group, g, first)
             gaps.append(float(gap.abs().max() / first.max()))
-            show_picture(cells[0, column], moved[0])
-            cells[0, column].set_title(meaning_of(group, g).replace(", ", ",\n"), fontsize=12)
+            draw_image(cells[0, column], moved[0])
+            cells[0, column].set_title(describe_element(group, g).replace(", ", ",\n"), fontsize=12)
             _mark(cells[0, column], turned, side, image.shape[-1])
             bound = float(first.max())
             _heat(cells[1, column], weights, 0.0, bound, "cividis")
@@ -102,7 +102,7 @@ def position_maps(model: nn.Module) -> dict[str, Float[Tensor, "pose row col"]]:
     raise InputError(f"{type(model).__name__} has no positions that can be shown.")
 
 
-def positions_figure(subject: Subject) -> Figure:
+def positions_figure(subject: LoadedModel) -> Figure:
     """The maps of `position_maps`: a row for each channel or head, a column for each pose.
 
     Blue is below zero and red above; the number beside a row is its largest value.
@@ -120,7 +120,7 @@ def positions_figure(subject: Subject) -> Figure:
                 _heat(axes, each[pose], -bound, bound, "RdBu_r")
             row[0].set_ylabel(f"{name}\n±{bound:.2g}")
         for pose, axes in enumerate(cells[0]):
-            words = meaning_of(group, pose) if poses > 1 else "no pose"
+            words = describe_element(group, pose) if poses > 1 else "no pose"
             axes.set_title(f"pose {pose}:\n{words}" if poses > 1 else words, fontsize=11)
         return laid_out(figure)
 
@@ -151,10 +151,10 @@ def _rotary_maps(
     return {f"head {n}": left[:, n] for n in range(min(ROWS_OF_MAPS, left.shape[1]))}
 
 
-def _acting_group(subject: Subject, poses: int) -> PlanarGroup:
+def _acting_group(subject: LoadedModel, poses: int) -> PlanarGroup:
     """The model's own group, or where it has none, the one that it is held against."""
     own: PlanarGroup = subject.model.group  # type: ignore[assignment]
-    return own if own.order == poses and poses > 1 else subject.group.exact_part()
+    return own if own.order == poses and poses > 1 else subject.group.exact_subgroup()
 
 
 def _mark(axes: matplotlib.axes.Axes, gaze: Gaze, side: int, size: int) -> None:

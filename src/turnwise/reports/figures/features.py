@@ -12,29 +12,29 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from turnwise.errors import require
-from turnwise.evaluation.certificate.moves import meaning_of
+from turnwise.evaluation.certificate.moves import describe_element
 from turnwise.groups import PlanarGroup, act_on_image
-from turnwise.reports.figures.angles import show_picture
+from turnwise.reports.figures.angles import draw_image
 from turnwise.reports.figures.fields import layer_errors
 from turnwise.reports.figures.plots import LOOK, laid_out
-from turnwise.reports.loaded_models import Subject, chosen_picture
+from turnwise.reports.loaded_models import LoadedModel, chosen_example
 from turnwise.reports.tables import format_error
 
 MOST_LAYERS = 6
 
 
 def features_figure(
-    subject: Subject, *, picture: int = 0, channel: int | None = None
+    subject: LoadedModel, *, picture: int = 0, channel: int | None = None
 ) -> tuple[Figure, list[list[str]]]:
     """The figure, and a table of layers and their errors under each element.
 
     The channel is the one that varies most over the first picture of the layer, unless given.
     """
-    image = chosen_picture(subject, picture).images.float() / 255
-    group = subject.group.exact_part()
+    image = chosen_example(subject, picture).images.float() / 255
+    group = subject.group.exact_subgroup()
     elements = list(range(group.order))
     own: PlanarGroup = subject.model.group  # type: ignore[assignment]
-    acting = own if own.order > 1 and own.exact_part() == group else group
+    acting = own if own.order > 1 and own.exact_subgroup() == group else group
     numbers = {g: acting.grid_elements()[i] for i, g in enumerate(elements)}
     compared = {g: layer_errors(subject.model, acting, image, numbers[g]) for g in elements}
     widest = max(after.shape[-1] for after, _, _ in compared[0].values())
@@ -48,8 +48,8 @@ def features_figure(
         figure = Figure(figsize=size, layout="constrained")
         cells = figure.subplots(1 + 2 * len(layers), len(elements), squeeze=False)
         for g in elements:
-            title = meaning_of(group, g).replace(", then ", ",\n")
-            show_picture(cells[0, g], act_on_image(group, g, image)[0])
+            title = describe_element(group, g).replace(", then ", ",\n")
+            draw_image(cells[0, g], act_on_image(group, g, image)[0])
             cells[0, g].set_title(title, fontsize=12)
             for i, layer in enumerate(layers):
                 after, expected, error = compared[g][layer]
@@ -68,10 +68,10 @@ def features_figure(
         return laid_out(figure), rows
 
 
-def element_names(subject: Subject) -> list[str]:
+def element_names(subject: LoadedModel) -> list[str]:
     """What the columns of the table are."""
-    group = subject.group.exact_part()
-    return [meaning_of(group, g) for g in range(group.order)]
+    group = subject.group.exact_subgroup()
+    return [describe_element(group, g) for g in range(group.order)]
 
 
 def _show_map(axes: Axes, values: Tensor, bound: float) -> None:

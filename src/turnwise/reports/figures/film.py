@@ -20,8 +20,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from turnwise.errors import InputError, require_known
-from turnwise.files import fill_whole, write_whole
-from turnwise.reports.figures.angles import show_picture
+from turnwise.files import fill_atomic, write_atomic
+from turnwise.reports.figures.angles import draw_image
 from turnwise.reports.figures.plots import COLOURS, LOOK, laid_out
 
 Answers = Mapping[str, Float[Tensor, "angle class"]]
@@ -47,7 +47,7 @@ def film_frames(
         figure = Figure(figsize=(3.0 + 3.2 * len(answers), 3.6), dpi=80, layout="constrained")
         canvas = FigureCanvasAgg(figure)
         left, *others = figure.subplots(1, 1 + len(answers))
-        show_picture(left, views[0], "000°")
+        draw_image(left, views[0], "000°")
         bars = [
             _bars(axes, name, said[0, shown], [classes[c] for c in shown], shown.index(label))
             for axes, (name, said) in zip(others, answers.items(), strict=True)
@@ -55,7 +55,7 @@ def film_frames(
         laid_out(figure)
         for number, angle in enumerate(angles):
             left.clear()
-            show_picture(left, views[number], f"turned by {angle:g}°")
+            draw_image(left, views[number], f"turned by {angle:g}°")
             for drawn, said in zip(bars, answers.values(), strict=True):
                 for bar, probability in zip(drawn, said[number, shown].tolist(), strict=True):
                     bar.set_width(probability)
@@ -77,7 +77,7 @@ def film_strip_figure(
             1 + len(answers), count, squeeze=False, height_ratios=[1, *[1.5] * len(answers)]
         )
         for column, angle in enumerate(angles):
-            show_picture(cells[0, column], views[column], f"{angle:g}°")
+            draw_image(cells[0, column], views[column], f"{angle:g}°")
         for row, (name, said) in zip(cells[1:], answers.items(), strict=True):
             for column, axes in enumerate(row):
                 _bars(axes, "", said[column, shown], names, shown.index(label))
@@ -99,7 +99,7 @@ def write_film(
         )
     drawn = list(tqdm(frames, total=count, desc="drawing", disable=not progress, leave=False))
     if path.suffix.lower() == ".mp4":
-        fill_whole(path, lambda beside: _encode_mp4(drawn, beside))
+        fill_atomic(path, lambda beside: _encode_mp4(drawn, beside))
         return
     # one palette for all frames, or colours would flicker
     palette = drawn[0].quantize(128, method=Image.Quantize.MAXCOVERAGE)
@@ -108,7 +108,7 @@ def write_film(
     small[0].save(
         encoded, "GIF", save_all=True, append_images=small[1:], duration=80, loop=0, optimize=True
     )
-    write_whole(path, encoded.getvalue())
+    write_atomic(path, encoded.getvalue())
 
 
 def _bars(

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from turnwise.evaluation.metrics import confusion_matrix
 from turnwise.evaluation.rotations import equal_angles, predict_over_angles
-from turnwise.geometry.warps import turn_image
-from turnwise.reports.figures.angles import show_picture
+from turnwise.geometry.warps import rotate_image
+from turnwise.reports.figures.angles import draw_image
 from turnwise.reports.figures.plots import LOOK, laid_out
-from turnwise.reports.loaded_models import Subject, spread_pictures
+from turnwise.reports.loaded_models import LoadedModel, spaced_examples
 
 NUMBERED = 12  # classes up to which the cells show their counts
 STEPS = 24
@@ -29,9 +29,9 @@ class Fall:
     answer: int
 
 
-def confusion_figure(subject: Subject, *, pictures: int = 500, degrees: float = 90.0) -> Figure:
+def confusion_figure(subject: LoadedModel, *, pictures: int = 500, degrees: float = 90.0) -> Figure:
     """How many pictures of each class got each answer: upright, and turned."""
-    sample = spread_pictures(subject, pictures)
+    sample = spaced_examples(subject, pictures)
     answers = predict_over_angles(subject.model, sample, [0.0, degrees])
     classes = len(subject.classes)
     with matplotlib.rc_context({**LOOK, "axes.grid": False, "font.size": 13.0}):
@@ -51,10 +51,10 @@ def confusion_figure(subject: Subject, *, pictures: int = 500, degrees: float = 
 
 
 def worst_falls(
-    subject: Subject, *, pictures: int, count: int, progress: bool = False
+    subject: LoadedModel, *, pictures: int, count: int, progress: bool = False
 ) -> list[Fall]:
     """The pictures, among a sample, whose right class loses most when they turn; worst first."""
-    sample, degrees = spread_pictures(subject, pictures), equal_angles(STEPS)
+    sample, degrees = spaced_examples(subject, pictures), equal_angles(STEPS)
     answers = predict_over_angles(subject.model, sample, degrees, progress=progress)
     right = answers.gather(2, sample.labels.expand(STEPS, -1)[..., None])[..., 0]
     lowest = right.min(dim=0)
@@ -72,11 +72,11 @@ def worst_falls(
 
 
 def worst_figure(
-    subject: Subject, *, pictures: int = 200, count: int = 6, progress: bool = False
+    subject: LoadedModel, *, pictures: int = 200, count: int = 6, progress: bool = False
 ) -> Figure:
     """The pictures that fall deepest: upright above, at their worst angle below."""
     falls = worst_falls(subject, pictures=pictures, count=count, progress=progress)
-    sample = spread_pictures(subject, pictures)
+    sample = spaced_examples(subject, pictures)
     with matplotlib.rc_context({**LOOK, "axes.grid": False, "font.size": 13.0}):
         figure = Figure(figsize=(1.0 + 2.0 * len(falls), 5.8), layout="constrained")
         cells = figure.subplots(2, len(falls), squeeze=False)
@@ -84,11 +84,11 @@ def worst_figure(
             image = sample.images[fall.number : fall.number + 1].float() / 255
             name = subject.classes[int(sample.labels[fall.number])]
             told = f"upright\n“{name}”: {100 * fall.upright:.0f} %"
-            show_picture(cells[0, column], image[0], told)
-            turned = turn_image(image, fall.degrees)[0]
+            draw_image(cells[0, column], image[0], told)
+            turned = rotate_image(image, fall.degrees)[0]
             said = subject.classes[fall.answer]
             told = f"{fall.degrees:g}°: {100 * fall.turned:.0f} %\nsays “{said}”"
-            show_picture(cells[1, column], turned, told)
+            draw_image(cells[1, column], turned, told)
         figure.suptitle(f"{subject.name}: largest falls over {STEPS} angles", fontsize=14)
         return laid_out(figure)
 

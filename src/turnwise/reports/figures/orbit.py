@@ -9,15 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from turnwise.evaluation.certificate.moves import meaning_of
+from turnwise.evaluation.certificate.moves import describe_element
 from turnwise.geometry.warps import warp_image
 from turnwise.groups import PlanarGroup
 from turnwise.models.orbits import Orbit as OrbitModel
 from turnwise.models.orbits import orbit
-from turnwise.reports.figures.angles import show_picture
+from turnwise.reports.figures.angles import draw_image
 from turnwise.reports.figures.film import OTHER, RIGHT, classes_to_show
 from turnwise.reports.figures.plots import COLOURS, LOOK, laid_out
-from turnwise.reports.loaded_models import Subject, chosen_picture, spread_pictures
+from turnwise.reports.loaded_models import LoadedModel, chosen_example, spaced_examples
 from turnwise.reports.views import answers_to
 
 Images = Float[Tensor, "batch channel row col"]
@@ -32,9 +32,9 @@ class Orbit:
     group: PlanarGroup
 
     @classmethod
-    def of(cls, subject: Subject) -> "Orbit":
+    def of(cls, subject: LoadedModel) -> "Orbit":
         """What an orbit model wraps; any other model under the grid's part of its group."""
-        model, group = subject.model, subject.group.exact_part()
+        model, group = subject.model, subject.group.exact_subgroup()
         if isinstance(model, OrbitModel):
             return cls(model.model, model, model.group)
         return cls(model, orbit(model, group), group)
@@ -55,11 +55,11 @@ def trusted(answers: Float[Tensor, "batch group class"]) -> Int64[Tensor, " batc
     return answers.amax(dim=-1).argmax(dim=-1)
 
 
-def orbit_figure(subject: Subject, *, picture: int = 0, pictures: int = 200) -> Figure:
+def orbit_figure(subject: LoadedModel, *, picture: int = 0, pictures: int = 200) -> Figure:
     """Above: each view, the answer to it, and the mean.  Below: how often each view was surest,
     for upright pictures and for the same ones moved by the group's first element: it moves along.
     """
-    model, one = Orbit.of(subject), chosen_picture(subject, picture)
+    model, one = Orbit.of(subject), chosen_example(subject, picture)
     image, label = one.images.float() / 255, int(one.labels)
     answers, group = view_answers(model, image)[0], model.group
     combined = answers_to(model.whole, image)[0]
@@ -77,8 +77,8 @@ def orbit_figure(subject: Subject, *, picture: int = 0, pictures: int = 200) -> 
             _bars(bars, said[shown], names, shown.index(label), h == 0)
             if not whole:
                 axes = figure.add_subplot(grid[0, h])
-                show_picture(axes, warp_image(group, views[h], image)[0])
-                words = meaning_of(group, views[h]).replace(", ", ",\n")
+                draw_image(axes, warp_image(group, views[h], image)[0])
+                words = describe_element(group, views[h]).replace(", ", ",\n")
                 axes.set_title(words, fontsize=11)
             words = "all together" if whole else f"sure: {100 * float(said.max()):.0f} %"
             mark = "▲ " if h == best and not whole else ""
@@ -87,16 +87,19 @@ def orbit_figure(subject: Subject, *, picture: int = 0, pictures: int = 200) -> 
         return laid_out(figure)
 
 
-def _counts(axes: Axes, model: Orbit, subject: Subject, pictures: int) -> None:
-    group, sample = model.group, spread_pictures(subject, pictures)
+def _counts(axes: Axes, model: Orbit, subject: LoadedModel, pictures: int) -> None:
+    group, sample = model.group, spaced_examples(subject, pictures)
     images = sample.images.float() / 255
-    turned = {"upright": images, f"after {meaning_of(group, 1)}": warp_image(group, 1, images)}
+    turned = {
+        "upright": images,
+        f"after {describe_element(group, 1)}": warp_image(group, 1, images),
+    }
     for i, (name, moved) in enumerate(turned.items()):
         counts = torch.bincount(trusted(view_answers(model, moved)), minlength=group.order)
         place = torch.arange(group.order) + (i - 0.5) * 0.4
         share = (counts / len(sample)).tolist()
         axes.bar(place.tolist(), share, 0.38, label=name, color=COLOURS[i], hatch="/" * i)
-    axes.set_xticks(range(group.order), [meaning_of(group, view) for view in model.views()])
+    axes.set_xticks(range(group.order), [describe_element(group, view) for view in model.views()])
     axes.set(ylabel="share of pictures", title=f"surest view of {len(sample)} pictures")
     axes.tick_params(labelsize=11)
     axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend

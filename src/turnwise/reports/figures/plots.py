@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from turnwise.errors import require
-from turnwise.files import ANOTHER_OUTPUT, write_whole
+from turnwise.files import ANOTHER_OUTPUT, write_atomic
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -97,11 +97,11 @@ def figure_svg(figure: Figure) -> str:
 
 
 def figure_png(figure: Figure, path: Path, cure: str = ANOTHER_OUTPUT) -> None:
-    """The figure as a picture of 192 pixels to the inch; `cure` as in `files.fill_whole`."""
+    """The figure as a picture of 192 pixels to the inch; `cure` as in `files.fill_atomic`."""
     drawn = io.BytesIO()
     with matplotlib.rc_context(LOOK):
         figure.savefig(drawn, format="png", dpi=192, metadata={"Software": None})
-    write_whole(path, drawn.getvalue(), cure)
+    write_atomic(path, drawn.getvalue(), cure)
 
 
 def figure_file(figure: Figure, path: Path, cure: str = ANOTHER_OUTPUT) -> None:
@@ -113,7 +113,7 @@ def figure_file(figure: Figure, path: Path, cure: str = ANOTHER_OUTPUT) -> None:
     if path.suffix.lower() == ".png":
         figure_png(figure, path, cure)
     else:
-        write_whole(path, figure_svg(figure).encode(), cure)
+        write_atomic(path, figure_svg(figure).encode(), cure)
 
 
 def draw_curves(axes: Axes, curves: Curves, most_markers: int) -> None:

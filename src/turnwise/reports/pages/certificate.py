@@ -11,8 +11,8 @@ from torch import Tensor
 
 from turnwise.evaluation import Certificate
 from turnwise.evaluation.certificate.moves import unclaimed_moves
-from turnwise.files import sayable
-from turnwise.geometry.warps import turn_image
+from turnwise.files import to_json_value
+from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.reports.pages.certificate_tables import (
     Table,
@@ -29,9 +29,9 @@ from turnwise.reports.pages.certificate_tables import (
 from turnwise.reports.pages.page import (
     Section,
     code_html,
+    image_html,
     page,
     paragraph_html,
-    picture_html,
     table_html,
 )
 
@@ -98,9 +98,7 @@ def _worst(certificate: Certificate, images: Images) -> str:
         image = images[worst.picture : worst.picture + 1].float().cpu()
         shown = [image[0], _moved(certificate.group, worst.move, image)[0]]
         alts = [f"picture {worst.picture}", f"picture {worst.picture}, {worst.move}"]
-        cells = [
-            picture_html(_bytes(picture), alt) for picture, alt in zip(shown, alts, strict=True)
-        ]
+        cells = [image_html(_bytes(picture), alt) for picture, alt in zip(shown, alts, strict=True)]
         pairs.append(
             f"<figure>{' '.join(cells)}<figcaption>{html.escape(alts[1])}: class {worst.before} → "
             f"{worst.after}, a probability moved by {worst.probability:.3g}</figcaption></figure>"
@@ -118,7 +116,7 @@ def _moved(group: str, meaning: str, image: Images) -> Tensor:
     if meaning in named:
         return named[meaning](image)
     if meaning.startswith("turn by "):
-        return turn_image(image, float(meaning.removeprefix("turn by ").rstrip("°")))
+        return rotate_image(image, float(meaning.removeprefix("turn by ").rstrip("°")))
     return image
 
 
@@ -142,4 +140,4 @@ def _identity(certificate: Certificate) -> str:
 def _short(certificate: Certificate) -> object:
     """Without the long tables, which stand above."""
     left_out = ("layers", "angles", "moves")
-    return {k: v for k, v in sayable(certificate.plain()).items() if k not in left_out}
+    return {k: v for k, v in to_json_value(certificate.plain()).items() if k not in left_out}

@@ -14,18 +14,18 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from turnwise.data import Pictures
+from turnwise.data import Examples
 from turnwise.reports.figures.film import classes_to_show
-from turnwise.reports.loaded_models import Subject
-from turnwise.reports.pages.page import data_html, picture_html
-from turnwise.reports.views import answers_to, shifted_views, steps_around, turned_views
+from turnwise.reports.loaded_models import LoadedModel
+from turnwise.reports.pages.page import data_html, image_html
+from turnwise.reports.views import answers_to, rotated_views, shifted_views, steps_around
 
 STEP = 5  # degrees
 REACH = 5  # pixels to shift by
 WHOLE = 10_000  # a probability of 1; what is shown has two decimals of a per cent
 
 
-def turned_answers(
+def rotated_predictions(
     model: nn.Module, picture: UInt8[Tensor, "channel row col"]
 ) -> Float[Tensor, "angle class"]:
     """The answers at every step of the full turn.
@@ -34,16 +34,16 @@ def turned_answers(
     precision may differ in the last digit and fall on the other side of a half.
     """
     angles = [float(a) for a in range(0, 360, STEP)]
-    answers = answers_to(model, turned_views(picture, angles)).double()
+    answers = answers_to(model, rotated_views(picture, angles)).double()
     quarters = [a for a in angles if a % 90 == 0]
     exact = copy.deepcopy(model).double()
-    views = turned_views(picture, quarters).double()
+    views = rotated_views(picture, quarters).double()
     answers[:: 90 // STEP] = answers_to(exact, views).double()
     return answers
 
 
 def explorer_data(
-    subjects: Sequence[Subject], pictures: Pictures, *, progress: bool = False
+    subjects: Sequence[LoadedModel], pictures: Examples, *, progress: bool = False
 ) -> dict[str, Any]:
     """All that the script needs, as JSON can hold it; pictures are those of the first subject."""
     shown = tqdm(range(len(pictures)), desc="asking the models", disable=not progress, leave=False)
@@ -51,7 +51,7 @@ def explorer_data(
     entries = []
     for i in shown:
         image, label = pictures.images[i], int(pictures.labels[i])
-        turned = {s.name: turned_answers(s.model, image) for s in subjects}
+        turned = {s.name: rotated_predictions(s.model, image) for s in subjects}
         shifted = [answers_to(s.model, shifted_views(image, steps)) for s in subjects]
         chosen = classes_to_show(turned, label)
         channels, rows, cols = image.shape
@@ -76,10 +76,10 @@ def explorer_data(
     }
 
 
-def explorer_html(data: dict[str, Any], pictures: Pictures) -> str:
+def explorer_html(data: dict[str, Any], pictures: Examples) -> str:
     """The slider, the picture, the choice of pictures, and a place for the answers."""
     choice = "".join(
-        f'<button type="button" aria-pressed="false">{picture_html(image, words, 1)}</button>'
+        f'<button type="button" aria-pressed="false">{image_html(image, words, 1)}</button>'
         for image, words in zip(pictures.images, _names(data), strict=True)
     )
     return f"""<div class="explorer">

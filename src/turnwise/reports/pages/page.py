@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from turnwise.errors import require
-from turnwise.files import write_whole
+from turnwise.files import write_atomic
 from turnwise.reports.tables import format_percent, numeric_columns
 
 Picture = UInt8[Tensor, "channel row col"] | UInt8[np.ndarray, "channel row col"]
@@ -139,7 +139,7 @@ def figure_html(svg: str, caption: str, alt: str = "") -> str:
     )
 
 
-def picture_html(image: Picture, alt: str, scale: int = 3) -> str:
+def image_html(image: Picture, alt: str, scale: int = 3) -> str:
     """A grey or RGB picture, each of its pixels `scale` pixels wide on the page."""
     channels, rows, cols = image.shape
     require(channels in (1, 3), f"a picture has 1 or 3 channels, got {channels}; choose some.")
@@ -167,7 +167,7 @@ def film_strip(
     """
     heads = "".join(f'<th scope="col">{angle:g}°</th>' for angle in angles)
     shown = "".join(
-        f"<td>{picture_html(picture, f'the picture turned by {angle:g}°', scale)}</td>"
+        f"<td>{image_html(picture, f'the picture turned by {angle:g}°', scale)}</td>"
         for angle, picture in zip(angles, pictures, strict=True)
     )
     said = "\n".join(
@@ -184,7 +184,7 @@ def film_strip(
 
 def write_page(path: Path, html: str) -> None:
     """Write the page whole or not at all; the folder is made where it is missing."""
-    write_whole(path, html.encode("utf-8", errors="replace"))
+    write_atomic(path, html.encode("utf-8", errors="replace"))
 
 
 def _section_html(number: int, section: Section) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnwise.data import Pictures
-from turnwise.evaluation import read_examination
+from turnwise.data import Examples
+from turnwise.evaluation import read_evaluation
 from turnwise.evaluation.certificate.scores import hash_weights
 from turnwise.evaluation.metrics import Interval
 from turnwise.evaluation.rotations import (
@@ -21,7 +21,7 @@ from turnwise.evaluation.rotations import (
 from turnwise.groups import PlanarGroup
 from turnwise.reports.figures.plots import accuracy_against_angle, figure_svg, training_curves
 from turnwise.reports.gallery import read_metrics, runs_table
-from turnwise.reports.loaded_models import Subject, spread_pictures
+from turnwise.reports.loaded_models import LoadedModel, spaced_examples
 from turnwise.reports.pages.explorer import explorer_data, explorer_html, explorer_script
 from turnwise.reports.pages.page import (
     Answer,
@@ -35,7 +35,7 @@ from turnwise.reports.pages.page import (
     table_html,
 )
 from turnwise.reports.tables import format_error, format_percent
-from turnwise.reports.views import answers_to, turned_views
+from turnwise.reports.views import answers_to, rotated_views
 
 CERTIFICATE = "certificate.json"
 STILLS = 8
@@ -48,8 +48,8 @@ TURNING = (
 
 def report_page(
     title: str,
-    subjects: Sequence[Subject],
-    examples: Pictures,
+    subjects: Sequence[LoadedModel],
+    examples: Examples,
     *,
     note: str,
     commands: str,
@@ -78,9 +78,9 @@ def report_page(
     return page(title, sections, summary=_headline(subjects), script=explorer_script())
 
 
-def chosen_examples(subjects: Sequence[Subject], count: int = 6) -> Pictures:
+def chosen_examples(subjects: Sequence[LoadedModel], count: int = 6) -> Examples:
     """One picture of each of the first classes, all that are recognised upright before others."""
-    sample = spread_pictures(subjects[0], 400)
+    sample = spaced_examples(subjects[0], 400)
     right = torch.zeros(len(sample))
     for subject in subjects:
         right += predict_probabilities(subject.model, sample).argmax(-1) == sample.labels
@@ -91,7 +91,7 @@ def chosen_examples(subjects: Sequence[Subject], count: int = 6) -> Pictures:
     return sample.take(torch.tensor(chosen))
 
 
-def read_certificate(subject: Subject) -> Mapping[str, Any] | None:
+def read_certificate(subject: LoadedModel) -> Mapping[str, Any] | None:
     """The certificate of these weights that `turnwise certify` left in the run, if there is one."""
     if subject.run is None:
         return None
@@ -107,14 +107,14 @@ def read_certificate(subject: Subject) -> Mapping[str, Any] | None:
 
 def _turns(group: str) -> bool:
     """Whether a certificate of this group is about quarter turns."""
-    return PlanarGroup.named(group).exact_part().rotations == 4
+    return PlanarGroup.named(group).exact_subgroup().rotations == 4
 
 
-def _headline(subjects: Sequence[Subject]) -> str:
+def _headline(subjects: Sequence[LoadedModel]) -> str:
     """What a busy reader takes home, made from the figures."""
     parts = []
     for subject in subjects:
-        tested = read_examination(subject.run) if subject.run else None
+        tested = read_evaluation(subject.run) if subject.run else None
         certificate = read_certificate(subject)
         if tested is None or certificate is None or not _turns(certificate["group"]):
             continue
@@ -130,11 +130,11 @@ def _headline(subjects: Sequence[Subject]) -> str:
     return " ".join(parts)
 
 
-def _strips(subjects: Sequence[Subject], examples: Pictures) -> str:
+def _strips(subjects: Sequence[LoadedModel], examples: Examples) -> str:
     angles, classes = equal_angles(STILLS), subjects[0].classes
     strips = []
     for image, label in zip(examples.images[:MOST_STRIPS], examples.labels.tolist(), strict=False):
-        views = turned_views(image, angles)
+        views = rotated_views(image, angles)
         frames = [(255 * view).round().to(torch.uint8) for view in views]
         said = {s.name: _said(answers_to(s.model, views), label, classes) for s in subjects}
         strips.append(film_strip(angles, frames, said, caption=f"A picture of: {classes[label]}"))
@@ -149,16 +149,16 @@ def _said(probabilities: Tensor, label: int, classes: Sequence[str]) -> list[Ans
     ]
 
 
-def _angles(subjects: Sequence[Subject], progress: bool) -> str:
+def _angles(subjects: Sequence[LoadedModel], progress: bool) -> str:
     """From the test where all were tested, else on validation pictures."""
-    tested = [read_examination(s.run) if s.run else None for s in subjects]
+    tested = [read_evaluation(s.run) if s.run else None for s in subjects]
     curves: dict[str, tuple[list[float], list[float]]] = {}
     whole = all(kept is not None for kept in tested)
     for subject, kept in zip(subjects, tested, strict=True):
         if whole and kept is not None:
             curves[subject.name] = (kept["angles"]["degrees"], kept["angles"]["accuracy"])
             continue
-        degrees, sample = equal_angles(24), spread_pictures(subject, 200)
+        degrees, sample = equal_angles(24), spaced_examples(subject, 200)
         turned = predict_over_angles(subject.model, sample, degrees, progress=progress)
         curves[subject.name] = (degrees, accuracy_by_view(turned, sample.labels))
     plot = figure_svg(accuracy_against_angle(curves, [0.0, 90.0, 180.0, 270.0]))
@@ -175,7 +175,7 @@ def _angles(subjects: Sequence[Subject], progress: bool) -> str:
     return figure_html(plot, caption) + table_html(["model", *(f"{d:g}°" for d in columns)], rows)
 
 
-def _certificates(subjects: Sequence[Subject]) -> str:
+def _certificates(subjects: Sequence[LoadedModel]) -> str:
     parts = []
     for subject in subjects:
         certificate = read_certificate(subject)
@@ -215,9 +215,9 @@ def _error(value: Any) -> str:
     return "–" if value is None else format_error(float(value))
 
 
-def _scores(subjects: Sequence[Subject]) -> str:
+def _scores(subjects: Sequence[LoadedModel]) -> str:
     """Upright scores of those that were tested; nothing if none was."""
-    tested = {s.name: kept for s in subjects if s.run and (kept := read_examination(s.run))}
+    tested = {s.name: kept for s in subjects if s.run and (kept := read_evaluation(s.run))}
     if not tested:
         return ""
     rows = [
