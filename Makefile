@@ -1,36 +1,41 @@
-# Two commands, from an empty clone with only Python 3.11 and pip:
+# From an empty clone, with Python 3.11, 3.12 or 3.13 and pip:
 #   make demo    train, test and certify two small models, and write one page with the result
 #   make test    lint, types and tests
-# Each makes .venv first, and does so again only when pyproject.toml or constraints.txt changed.
+#   make slow    the tests that `make test` leaves out
+# Each makes .venv first, and again only when pyproject.toml or constraints.txt changed.
 
-# the first Python 3.11 that runs (a version manager's shim may be on the path and not work)
-PYTHON ?= $(shell for p in $$(which -a python3.11 python3 2>/dev/null); do \
-	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
-	&& echo $$p && break; done)
-BIN := .venv/bin
+# the first of these that runs and has venv (3.11 comes first: the tested CPU build of torch is for it)
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+	2>/dev/null && command -v $$p && break; done)
+RUN := .venv/bin/python
 READY := .venv/ready
+EXTRAS ?= dev
 WORKERS ?= 2
 
-.PHONY: demo test check setup clean
+.PHONY: demo test slow check setup clean
 
 demo: $(READY)
-	$(BIN)/turnwise demo
+	$(RUN) -m turnwise demo
 
 # one thread each: the tests are many small tensors
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --dist loadfile
+
+slow: $(READY)
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --dist loadfile -m slow
 
 check: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
 
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "make: Python 3.11 with venv and pip is needed; say make PYTHON=/path/to/python3.11" >&2; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 to 3.13 with venv and pip is needed; run make PYTHON=/path/to/python" >&2; exit 2; }
+	test -x $(RUN) || "$(PYTHON)" -m venv .venv
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
 clean:

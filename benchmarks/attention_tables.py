@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from turnwise.reports.records import Record
+from records import Record
+
 from turnwise.reports.tables import format_error, markdown_table
 
 # group, window, batch: milliseconds and GiB of the original program on one H200, mixed precision;

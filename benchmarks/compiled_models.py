@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from records import append_record
 from torch import Tensor
 
 import turnwise
-from turnwise.reports.records import append_record
 
 HERE = Path(__file__).parent
 LIMIT = 1e-9  # float64, relative: sums in another order

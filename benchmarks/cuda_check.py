@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 
 import torch
+from records import append_record
 
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
 from turnwise.evaluation import certify
 from turnwise.geometry.warps import rotation_matrices, warp_images
 from turnwise.models import create_model
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import format_error, text_table
 
 RECIPE = """

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from meters import now, ready
+from records import append_record
 from torch import nn
 
 from turnwise.layers.transformer.block import GroupTransformerBlock
 from turnwise.layers.transformer.plain import TransformerBlock
 from turnwise.models import create_model
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 
 HERE = Path(__file__).parent

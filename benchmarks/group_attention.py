@@ -22,11 +22,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from meters import now, peak, used
+from records import append_record
 
 from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 
 HERE = Path(__file__).parent

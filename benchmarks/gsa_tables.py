@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from turnwise.reports.records import Record
+from records import Record
+
 from turnwise.reports.tables import format_error, format_percent, markdown_table
 
 RECIPES = Path(__file__).parents[1] / "recipes"

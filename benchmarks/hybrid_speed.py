@@ -24,10 +24,10 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 from meters import now, peak, ready, used
+from records import append_record
 from torch import nn
 
 from turnwise.models import create_model
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 from turnwise.training.recipe import Recipe, read_recipe
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from meters import seconds_per_call
+from records import append_record
 
 from turnwise.data import load_dataset
 from turnwise.data.augment import Augmentation
 from turnwise.data.batches import TrainingBatches
-from turnwise.evaluation.speed import seconds_per_call
 from turnwise.models import create_model
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 
 MODELS = {"vit": {"width": 64, "depth": 3}, "orbit_vit": {"width": 64, "depth": 3, "group": "C4"}}
@@ -41,7 +41,7 @@ def loader_rate(batch_size: int, how: Augmentation, device: torch.device) -> flo
         for _ in batches:
             pass
 
-    return len(batches) * batch_size / seconds_per_call(epoch, repeats=5, warmup=1)
+    return len(batches) * batch_size / seconds_per_call(epoch, device, repeats=5, warmup=1)
 
 
 def training_rate(name: str, batch_size: int, device: torch.device) -> float:
@@ -60,7 +60,7 @@ def training_rate(name: str, batch_size: int, device: torch.device) -> float:
         F.cross_entropy(model(model.preprocess(images)), labels).backward()
         optimiser.step()
 
-    return batch_size / seconds_per_call(step, repeats=10, warmup=3)
+    return batch_size / seconds_per_call(step, device, repeats=10, warmup=3)
 
 
 def main() -> None:

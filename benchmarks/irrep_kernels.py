@@ -8,7 +8,7 @@ Right:  for groups and precisions, the largest relative error of any output or g
 Fast:   milliseconds of each kernel at the hidden width of a perceptron (64 pictures of 196 tokens,
         3072 channels, D4, bfloat16), forward and backward, beside what it must read and write.
 One record goes to benchmarks/irrep_kernels.jsonl.  The counterpart on the CPU is
-tests/layers/test_triton_irreps.py, in Triton's interpreter.
+tests/kernels/test_irreps.py, in Triton's interpreter.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from meters import ready
+from records import append_record
 from torch import Tensor
 
 from turnwise.groups import PlanarGroup
@@ -26,12 +27,11 @@ from turnwise.groups.representations import regular_basis
 from turnwise.kernels import irreps_launch as launch
 from turnwise.layers.transformer.block import TokenNorm
 from turnwise.layers.transformer.irreps import (
-    PoseBasis,
+    IrrepBasis,
     from_irreps,
     gelu_of_irreps,
     to_irreps,
 )
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ TOKENS, CHANNELS = 64 * 196, 384
 
 def outcome(x: Tensor, bias: Tensor, group: str, backend: str) -> list[Tensor]:
     """There with a norm, gelu, and back onto a stream; and the gradients."""
-    basis = PoseBasis.of(group, regular_basis(group).matrix.to(x.device))
+    basis = IrrepBasis.of(group, regular_basis(group).matrix.to(x.device))
     norm = TokenNorm(x.shape[-1]).to(x)
     leaves = x.clone().requires_grad_(), bias.clone().requires_grad_(), *norm.parameters()
     start = norm.to_irreps(to_poses_and_back(leaves[0], basis, backend), basis, backend)
@@ -53,7 +53,7 @@ def outcome(x: Tensor, bias: Tensor, group: str, backend: str) -> list[Tensor]:
     return [output.detach(), *grads]
 
 
-def to_poses_and_back(x: Tensor, basis: PoseBasis, backend: str) -> Tensor:
+def to_poses_and_back(x: Tensor, basis: IrrepBasis, backend: str) -> Tensor:
     return from_irreps(to_irreps(x, basis, backend), basis, backend=backend)
 
 
@@ -93,15 +93,15 @@ def times(size: int, warps: int) -> dict[str, float]:
     launch.SIZE, launch.WARPS = size, warps
     new = {"device": "cuda", "dtype": torch.bfloat16}
     x, bias = torch.randn(TOKENS, 8, CHANNELS, **new), torch.randn(CHANNELS, device="cuda")
-    rows = launch.poses_to_irreps(x, "D4")
+    rows = launch.regular_to_irreps(x, "D4")
     norm = bias, bias, 1e-5, torch.bfloat16, "D4"
     kept = launch.norm_to_irreps(x, *norm)[2:]
     return {
         "copy": milliseconds(x.clone),
         "gelu": milliseconds(lambda: torch.nn.functional.gelu(x)),
-        "to irreps": milliseconds(lambda: launch.poses_to_irreps(x, "D4")),
-        "to poses": milliseconds(lambda: launch.irreps_to_poses(*rows, bias, None, "D4")),
-        "onto a stream": milliseconds(lambda: launch.irreps_to_poses(*rows, bias, x, "D4")),
+        "to irreps": milliseconds(lambda: launch.regular_to_irreps(x, "D4")),
+        "to poses": milliseconds(lambda: launch.irreps_to_regular(*rows, bias, None, "D4")),
+        "onto a stream": milliseconds(lambda: launch.irreps_to_regular(*rows, bias, x, "D4")),
         "norm to irreps": milliseconds(lambda: launch.norm_to_irreps(x, *norm)),
         "gradient of the norm": milliseconds(
             lambda: launch.norm_to_irreps_backward(x, bias, *kept, *rows, "D4")

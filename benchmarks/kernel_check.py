@@ -5,7 +5,7 @@
 For every form, group and precision: the relative error of the output and of every gradient, whether
 two runs give the same bits, and that empty memory, which is filled with NaN here, is overwritten.
 Exit status 0 if all hold; a record of each form goes to benchmarks/kernel_check.jsonl.  The
-counterpart on the CPU is tests/attention (in Triton's interpreter, where it is installed).
+counterpart on the CPU is tests/kernels/test_group_attention.py, in Triton's interpreter.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records import append_record
 
 from turnwise.attention.group import Encodings, attend_from_frames
 from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources
 from turnwise.groups import PlanarGroup
 from turnwise.layers.gsa.published import key_seen_from_output, query_between_output_and_key
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import format_error, text_table
 
 HERE = Path(__file__).parent

@@ -1,19 +1,17 @@
-"""Linear attention: how its cost grows with the picture, beside the softmax and a local window.
+"""Linear attention: how its cost grows with the image, beside the softmax and a local window.
 
     python benchmarks/linear_attention.py                      a CPU with two threads
     python benchmarks/linear_attention.py --device cuda --softmax-up-to 224 --batch 8
 
-Four questions, one record in benchmarks/linear_attention.jsonl:
-    growth   forward and backward of steered attention on pictures of growing size, linear and
+Three parts, one record in benchmarks/linear_attention.jsonl:
+    growth   forward and backward of steered attention on images of growing size, linear and
              softmax of the same queries and keys; the slope of log(cost) over log(pixels)
     window   the same at 28 pixels beside group attention in a local 9 x 9 window, of equal width
     step     a training step of the published default Performers (128/4/4, 32 x 32, batch 16),
-             exact beside tep-2021, with their dropouts; and of the trunk alone, whose tokens do not
-             hear each other, which is what no attention can be faster than
-    map      a linear map of 16 x 1025 tokens, 128 to 512 channels, forward and backward: torch's,
-             by a matrix product, and ours, on a CPU by a convolution of one pixel
-On a CPU every case runs in a process of its own, so that peaks do not mix, and beside the wall
-clock stands the time of the processor, the figure to trust where others use the machine.
+             exact beside tep-2021, with their dropouts; and of a trunk without attention, a lower
+             bound for any attention
+On a CPU every case runs in a separate process, so that their peaks are separate.  If others use the
+machine, the CPU time is more reliable than the wall-clock time.
 """
 
 import argparse
@@ -31,15 +29,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from meters import now, peak, ready, used
+from records import append_record
 
-from turnwise.cli.memory import keep_memory
+from turnwise.cli.terminal import keep_memory
+from turnwise.geometry.layouts import field_to_regular, tokens_to_regular
 from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.layers.gsa.attention import AttentionPlan, GroupSelfAttention
 from turnwise.layers.performer.steered import SteeredAttention
-from turnwise.layers.performer.token_linear import TokenLinear
 from turnwise.models import create_model
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 
 HERE = Path(__file__).parent
@@ -52,19 +50,25 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--group", default="C1", help="of the growth (default: C1)")
+    parser.add_argument("--group", default="C1", help="group of the part growth (default: C1)")
     parser.add_argument("--sizes", nargs="+", type=int, default=[28, 56, 112, 224])
     parser.add_argument("--softmax-up-to", type=int, default=112)
-    parser.add_argument("--batch", type=int, default=1, help="of the growth (default: 1)")
-    parser.add_argument("--models", nargs="+", default=MODELS, help="whose steps are measured")
-    parser.add_argument("--parts", nargs="+", default=["growth", "window", "step", "map"])
+    parser.add_argument(
+        "--batch", type=int, default=1, help="batch size of the part growth (default: 1)"
+    )
+    parser.add_argument("--models", nargs="+", default=MODELS, help="models of the part step")
+    parser.add_argument("--parts", nargs="+", default=["growth", "window", "step"])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=1, help="through all cases; the least counts")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="rounds through all cases; the minimum counts"
+    )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--compile", action="store_true", help="the layers of growth and window")
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the layers of growth and window"
+    )
     parser.add_argument("--window-batch", type=int, default=4)
     parser.add_argument("--records", type=Path, default=HERE / "linear_attention.jsonl")
-    parser.add_argument("--case", help=argparse.SUPPRESS)  # one case, in a process of its own
+    parser.add_argument("--case", help=argparse.SUPPRESS)  # one case, in its own process
     return parser.parse_args()
 
 
@@ -91,79 +95,57 @@ def cases(args: argparse.Namespace) -> list[dict[str, Any]]:
             for variant in ("exact", "tep-2021")
         ]
         found.append(step | {"name": "performer trunk"})
-    if "map" in args.parts:
-        tokens = {"part": "map", "side": 32, "group": "C1", "batch": 16}
-        found += [tokens | {"name": name} for name in ("convolution", "product")]
     return [shared | case for case in found]
 
 
 def layer_step(case: dict[str, Any], device: torch.device) -> Callable[[], None]:
-    """Forward and backward of one attention layer."""
+    """Return forward and backward of one attention layer."""
     group, side, width = PlanarGroup.named(case["group"]), case["side"], HEADS * DIM
-    field = torch.randn(case["batch"], group.order, side, side, width, device=device)
     layer: torch.nn.Module
     if case["name"] == "local 9 x 9":
         plan = AttentionPlan(group, Neighbourhood(9), heads=HEADS)
-        layer = _maybe_compiled(GroupSelfAttention(plan, width, width, DIM).to(device), case)
-        field.requires_grad_()
-
-        def step() -> None:
-            layer(field).sum().backward()
-
-        return step
-    steered = SteeredAttention(group, width, HEADS, side, attention=case["name"], local=0)
-    layer = _maybe_compiled(steered.to(device), case)
-    tokens = field.permute(0, 2, 3, 1, 4).flatten(1, 2).contiguous().requires_grad_()
-
-    def step() -> None:
-        layer(tokens, side, side).sum().backward()
-
-    return step
-
-
-def _maybe_compiled(layer: torch.nn.Module, case: dict[str, Any]) -> torch.nn.Module:
+        layer = GroupSelfAttention(plan.group, width, width, head_dim=DIM, **plan.options).to(
+            device
+        )
+        field = torch.randn(case["batch"], group.order, side, side, width, device=device)
+        x = field_to_regular(field).requires_grad_()
+    else:
+        options = {"attention": case["name"], "local": 0}
+        layer = SteeredAttention(group, width, HEADS, side, **options).to(device)
+        tokens = torch.randn(case["batch"], side * side, group.order, width, device=device)
+        x = tokens_to_regular(tokens, side, side).requires_grad_()
     if case["compile"]:
         layer.compile()
-    return layer
-
-
-def map_step(case: dict[str, Any], device: torch.device) -> Callable[[], None]:
-    kind = TokenLinear if case["name"] == "convolution" else torch.nn.Linear
-    layer = kind(128, 512).to(device)
-    tokens = torch.randn(case["batch"], 1 + case["side"] ** 2, 128, device=device).requires_grad_()
 
     def step() -> None:
-        layer(tokens).sum().backward()
+        layer(x).sum().backward()
 
     return step
 
 
-STEPS = {"growth": layer_step, "window": layer_step, "map": map_step}
-
-
-class Deaf(torch.nn.Module):
-    """The linear maps of an attention, and nothing between them."""
+class WithoutAttention(torch.nn.Module):
+    """The linear maps of an attention layer, without the attention between them."""
 
     def __init__(self, attention: torch.nn.Module) -> None:
         super().__init__()
         self.attention = attention
 
     def forward(
-        self, tokens: torch.Tensor, context: torch.Tensor, first_alone: bool
+        self, tokens: torch.Tensor, context: torch.Tensor, first_only: bool
     ) -> torch.Tensor:
-        part, asking = self.attention, tokens[:, :1] if first_alone else tokens
-        said = part.to_key(tokens) + part.to_value(tokens)
-        return part.to_output(part.to_query(asking) + said[:, : asking.shape[1]])
+        layer, queries = self.attention, tokens[:, :1] if first_only else tokens
+        sources = layer.to_key(tokens) + layer.to_value(tokens)
+        return layer.to_output(layer.to_query(queries) + sources[:, : queries.shape[1]])
 
 
 def training_step(case: dict[str, Any], device: torch.device) -> Callable[[], None]:
-    """Forward, backward, clipping and Adam, as published."""
+    """Return forward, backward, clipping and Adam, as published."""
     name, variant = case["name"].split()
     trunk = variant == "trunk"
     made = create_model(name, image_size=case["side"], variant="exact" if trunk else variant)
     if trunk:
         for block in made.blocks:
-            block.attention = Deaf(block.attention)
+            block.attention = WithoutAttention(block.attention)
     model = made.to(device)
     images = torch.rand(case["batch"], 1, case["side"], case["side"], device=device)
     labels = torch.randint(10, (case["batch"],), device=device)
@@ -184,13 +166,13 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     torch.set_num_threads(case["threads"])
     torch.manual_seed(0)
     device = torch.device(case["device"])
-    step = STEPS.get(case["part"], training_step)(case, device)
+    step = (training_step if case["part"] == "step" else layer_step)(case, device)
     before, wall, busy = used(device), [], []
     for _ in range(2):  # the first warms up
         step()
     memory = (peak(device) - before) / 2**20
     if case["part"] != "step":
-        step = ready(step, device)  # on a GPU small pictures would wait for their launches
+        step = ready(step, device)  # on a GPU, kernel launches would take most of the time
     for _ in range(case["repeats"]):
         marks = now(device), time.process_time()
         step()
@@ -201,16 +183,16 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
 
 def in_own_process(case: dict[str, Any]) -> dict[str, Any]:
     command = [sys.executable, __file__, "--case", json.dumps(case)]
-    patient = {"GOMP_SPINCOUNT": "10000"} | os.environ  # as `turnwise` has it: they soon sleep
-    run = subprocess.run(command, capture_output=True, text=True, env=patient)
+    environment = {"GOMP_SPINCOUNT": "10000"} | os.environ  # as `turnwise` sets it
+    run = subprocess.run(command, capture_output=True, text=True, env=environment)
     if run.returncode == 0:
         return json.loads(run.stdout.splitlines()[-1])
-    words = "out of memory" if "memory" in run.stderr.lower() else run.stderr.strip()[-200:]
-    return {"failed": words or f"exit status {run.returncode}"}
+    reason = "out of memory" if "memory" in run.stderr.lower() else run.stderr.strip()[-200:]
+    return {"failed": reason or f"exit status {run.returncode}"}
 
 
 def figures_of(case: dict[str, Any]) -> dict[str, Any]:
-    """A GPU forgets the peak of the case before, and is started once."""
+    """Measure a case: on a CPU in its own process, on a GPU in this one, which starts it once."""
     if case["device"] == "cpu":
         return in_own_process(case)
     torch.cuda.empty_cache()
@@ -229,7 +211,7 @@ def least(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def slope(results: list[dict[str, Any]], name: str, quantity: str) -> float | None:
-    """Of log(quantity) over log(pixels), by least squares: 1 is linear, 2 is quadratic."""
+    """Return the slope of log(quantity) over log(pixels): 1 is linear, 2 is quadratic."""
     points = [
         (2 * math.log(r["case"]["side"]), math.log(r["figures"][quantity]))
         for r in results
@@ -249,7 +231,7 @@ def main() -> None:
         print(json.dumps(measure(json.loads(args.case))))
         return
     results: list[dict[str, Any]] = [{"case": case, "figures": {}} for case in cases(args)]
-    for _ in range(args.rounds):  # what slows a shared machine passes
+    for _ in range(args.rounds):  # other load on a shared machine passes
         for result in results:
             result["figures"] = least(result["figures"], figures_of(result["case"]))
             print(" ".join(row(result)), flush=True)

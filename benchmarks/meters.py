@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -13,6 +14,20 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+def seconds_per_call(
+    work: Callable[[], Any], device: torch.device, *, repeats: int = 20, warmup: int = 3
+) -> float:
+    """Return the median wall-clock time of one call, after `warmup` calls that do not count."""
+    for _ in range(warmup):
+        work()
+    times = []
+    for _ in range(repeats):
+        start = now(device)
+        work()
+        times.append(now(device) - start)
+    return median(times)
 
 
 def used(device: torch.device) -> int:

@@ -20,12 +20,12 @@ from statistics import median
 
 import torch
 import torch.nn.functional as F
+from records import append_record
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from turnwise.layers.orbit.combinations import COMBINATIONS
 from turnwise.models import canonical, create_model, orbit
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 
 Call = Callable[[], object]

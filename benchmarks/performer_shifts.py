@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records import append_record
 
 from turnwise.data import Examples
 from turnwise.errors import InputError
 from turnwise.evaluation.shifts import AXES, ShiftFigures, ShiftTest, evaluate_shifts
-from turnwise.models import load
-from turnwise.reports.records import append_record
-from turnwise.runs.train import load_run_data
-from turnwise.training.recipe import read_recipe
+from turnwise.runs import Run
 
 HERE = Path(__file__).parent
 TESTS = {
@@ -51,7 +49,7 @@ def summary(rows: list[ShiftFigures], circular: bool) -> dict[str, Any]:
         for axis in unmoved
     }
     return {
-        "pictures": min(row.pictures for row in rows),
+        "pictures": min(row.images for row in rows),
         "circular": circular,
         "unmoved": min(unmoved.values()),
         "worst": min(row.accuracy_mean for row in rows),
@@ -79,16 +77,16 @@ def main() -> None:
     args = arguments()
     torch.backends.cudnn.allow_tf32 = False
     command = shlex.join(["python", "benchmarks/performer_shifts.py", *sys.argv[1:]])
-    for run in args.runs:
-        recipe = read_recipe(run / "recipe.yaml")
-        model = load(run).to(args.device)
-        test = load_run_data(run, recipe, args.data_dir).test
+    for run in map(Run, args.runs):
+        model, test = run.model().to(args.device), run.dataset(args.data_dir).test
         tests = {name: examined(model, test, how, args.batch_size) for name, how in TESTS.items()}
-        figures = {"recipe": run.resolve().parent.name, "seed": recipe.seed, "tests": tests}
+        recipe = run.path.resolve().parent.name
+        figures = {"recipe": recipe, "seed": run.recipe.seed, "tests": tests}
         append_record(args.records, command, figures)
         for name, found in tests.items():
-            print(f"{run}: {name}, {found['pictures']} pictures: {100 * found['unmoved']:.2f} % "
-                  f"unmoved, {100 * found['worst']:.2f} % at worst")  # fmt: skip
+            unmoved, worst = 100 * found["unmoved"], 100 * found["worst"]
+            print(f"{run.path}: {name}, {found['pictures']} pictures: {unmoved:.2f} % unmoved, "
+                  f"{worst:.2f} % at worst")  # fmt: skip
 
 
 if __name__ == "__main__":

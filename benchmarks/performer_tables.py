@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from turnwise.reports.records import Record, read_records
+from records import Record, read_records
+
 from turnwise.reports.tables import UNDEFINED, format_error, format_percent, markdown_table
 
 HERE = Path(__file__).parent

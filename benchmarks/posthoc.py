@@ -14,17 +14,16 @@ import sys
 from pathlib import Path
 
 import torch
+from records import append_record
 from torch import Tensor, nn
 
 from turnwise.data import Examples
 from turnwise.data.batches import EvaluationBatches
 from turnwise.layers.orbit.combinations import OF_FEATURES, OF_LOGITS
-from turnwise.models import load, orbit
+from turnwise.models import orbit
 from turnwise.models.orbits import Orbit
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import format_percent, text_table
-from turnwise.runs.train import load_run_data
-from turnwise.training.recipe import read_recipe
+from turnwise.runs import Run
 
 HERE = Path(__file__).parent
 BARE = "bare"
@@ -48,7 +47,7 @@ def arguments() -> argparse.Namespace:
 
 def answers_of_all(model: Orbit, images: Tensor) -> dict[str, Tensor]:
     """Combination -> logits, from one look at each view; `model` combines features."""
-    features = model.forward_features(images)
+    features = model.view_outputs(images)
     logits = model.head(features.flatten(0, 1)).unflatten(0, features.shape[:2])
     of_logits = {name: combine(logits) for name, combine in OF_LOGITS.items()}
     return of_logits | {
@@ -81,9 +80,8 @@ def main() -> None:
     args = arguments()
     seeds = {}
     for seed in args.seeds:
-        run = args.runs / args.recipe / f"seed_{seed}"
-        dataset = load_run_data(run, read_recipe(run / "recipe.yaml"), args.data_dir)
-        model = load(run).to(args.device)
+        run = Run(args.runs / args.recipe / f"seed_{seed}")
+        dataset, model = run.dataset(args.data_dir), run.model().to(args.device)
         seeds[str(seed)] = accuracies(model, args.group, args.mask, dataset.test, args.batch_size)
     figures = {
         "recipe": args.recipe, "group": args.group, "mask": args.mask, "seeds": seeds,

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gsa_tables import by_numbers, percent
+from records import Record, read_records
 
 from turnwise.layers.orbit.combinations import LEARNED, OF_FEATURES, OF_LOGITS
-from turnwise.reports.records import Record, read_records
 from turnwise.reports.tables import markdown_table
 from turnwise.training.recipe import Recipe, read_recipe
 

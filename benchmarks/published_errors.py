@@ -21,15 +21,17 @@ from statistics import mean, stdev
 import gsa_tables
 import torch
 import torch.nn.functional as F
+from records import append_record
 from torch import Tensor, nn
 
-from turnwise.cli.certify import sample_pictures
+from turnwise.evaluation.certificate.targets import noisy_digits
 from turnwise.geometry.grids import pixel_centres
 from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
-from turnwise.layers.gsa.attention import AxisMLP, GroupSelfAttention, LiftingSelfAttention
+from turnwise.layers.gsa.attention import GroupSelfAttention, LiftingSelfAttention
 from turnwise.layers.gsa.blocks import FieldPool, GroupBlock
+from turnwise.layers.gsa.encodings import AxisMLP
 from turnwise.layers.gsa.published import (
     EXACT,
     EXACT_GE_VIT,
@@ -41,8 +43,7 @@ from turnwise.layers.gsa.published import (
 )
 from turnwise.models import create_model
 from turnwise.models.gsa import GroupAttentionNetwork
-from turnwise.models.registry import Task
-from turnwise.reports.records import append_record
+from turnwise.models.registry import Task, config_of
 
 GROUPS = ("p4", "p8", "p12", "p16", "mz2", "p4m", "p8m")
 PROGRAMS = {
@@ -145,12 +146,18 @@ def layer_errors(program: str, group: str) -> dict[str, dict[str, float]]:
     return found
 
 
+def digit_for(model: nn.Module) -> Tensor:
+    """Return an embedded digit in the model's size and channels, with noise, in float64."""
+    options = config_of(model).options
+    return noisy_digits(1, options["in_chans"], options["image_size"]).double()
+
+
 def network_errors(program: str, group: str) -> dict[str, float]:
     """Of the logits of the rotMNIST network on a digit, for two sizes of picture."""
     found, element = {}, generators(PlanarGroup.named(group))
     for size in (28, 32):
         model = network(program, group, image_size=size)
-        images = model.preprocess(sample_pictures(model, 1).double())
+        images = model.preprocess(digit_for(model))
         found[str(size)] = max(equivariance_errors(model, group, images, elements=element))
     return found
 
@@ -173,7 +180,7 @@ def pcam_errors(program: str) -> dict[str, float]:
         logits = model(images)
         return {**kept, "logits": logits}
 
-    images = model.preprocess(sample_pictures(model, 1).double())
+    images = model.preprocess(digit_for(model))
     return errors_by_stage(outputs, PlanarGroup.named("p4"), images)
 
 
@@ -190,7 +197,7 @@ def with_fault(convention: Convention, group: str, seed: int = 0) -> GroupAttent
 def fault_costs(convention: Convention) -> dict[str, float]:
     """What one fault alone does to the logits under the group, to the first loss, and far away."""
     plain = network("exact gsa_net", "p4")
-    images = plain.preprocess(sample_pictures(plain, 1).double())
+    images = plain.preprocess(digit_for(plain))
     turning, mirrored = with_fault(convention, "p4"), with_fault(convention, "p4m")
     starts = [with_fault(convention, "p4", seed)(images) for seed in range(5)]
     losses = torch.cat([start.logsumexp(dim=-1) - start.mean(dim=-1) for start in starts])

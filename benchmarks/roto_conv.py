@@ -26,13 +26,13 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from meters import ready
+from records import append_record
 from torch import nn
 
 from turnwise.geometry.sizes import Stage, remainder_of, size_after
 from turnwise.layers.roto.conv import RotoConv
 from turnwise.models import create_model
 from turnwise.models.metaformer import DESIGNS, GEOMETRIES
-from turnwise.reports.records import append_record
 
 HERE = Path(__file__).parent
 PUBLISHED = {"reduce": "legacy", "algorithm": "copies"}

@@ -6,7 +6,7 @@ For each convolution (by geometry): the largest relative error of the output or 
 float32, and of the output in bfloat16, where another answer may win than in float64 and has another
 gradient; beside it that of the formula in the same precision.  Exit status 1 if the kernels' is
 more than three times as large.  Times are in benchmarks/roto_conv.py.  One record goes to
-benchmarks/roto_kernels.jsonl.  The counterpart on the CPU is tests/layers/test_triton_roto.py, in
+benchmarks/roto_kernels.jsonl.  The counterpart on the CPU is tests/kernels/test_roto.py, in
 Triton's interpreter.
 """
 
@@ -18,14 +18,14 @@ from pathlib import Path
 
 import torch
 from irrep_kernels import farthest
+from records import append_record
 from roto_conv import layer_shapes
 from torch import Tensor
 
 from turnwise.geometry.sizes import Stage, remainder_of
-from turnwise.inference.precision import full_precision
-from turnwise.layers.roto.conv import RotoConv
+from turnwise.inference.predictor import full_precision
+from turnwise.layers.roto.conv import RotoConv2d
 from turnwise.models.metaformer import GEOMETRIES
-from turnwise.reports.records import append_record
 from turnwise.reports.tables import text_table
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ COMPARED = {torch.float32: 3, torch.bfloat16: 1}  # tensors of an outcome
 SIZE = 64
 
 
-def outcome(layer: RotoConv, maps: Tensor, kind: torch.dtype, backend: str) -> list[Tensor]:
+def outcome(layer: RotoConv2d, maps: Tensor, kind: torch.dtype, backend: str) -> list[Tensor]:
     """The output, and the gradients of maps and weights."""
     layer = deepcopy(layer).to(kind)
     layer.backend = backend
@@ -48,7 +48,7 @@ def check(shape: tuple[int, int, Stage, int], kind: torch.dtype) -> dict[str, fl
     """The errors of the kernels and of the formula."""
     torch.manual_seed(0)
     old, new, stage, size = shape
-    layer = RotoConv("D4", old, new, stage, remainder=remainder_of(size, stage)).to("cuda", kind)
+    layer = RotoConv2d("D4", old, new, *stage, remainder=remainder_of(size, stage)).to("cuda", kind)
     maps = torch.randn(4, old, size, size, device="cuda").to(kind)
     many = COMPARED[kind]
     right = outcome(layer, maps, torch.float64, "plain")[:many]

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
+from records import Record
+
 from turnwise.data.catalogue import entry
-from turnwise.reports.records import Record
 from turnwise.reports.tables import markdown_table
 from turnwise.training.recipe import Recipe
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from records import append_record, read_records
+
 from turnwise.errors import InputError
 from turnwise.evaluation import evaluate_run
 from turnwise.models import load
-from turnwise.reports.records import append_record, read_records
 from turnwise.training.recipe import Recipe, read_recipe
 
 HERE = Path(__file__).parent
@@ -68,11 +69,11 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
         "worst_angle": min(turned),
         "mean_over_angles": mean(turned),
         "orbit_agreement": result["orbit_agreement"],
-        "turn_agreement": result["turn_agreement"],
+        "turn_agreement": result["rotation_agreement"],
         "val_accuracy": max(float(row["val_accuracy"]) for row in rows),
         "training_seconds": sum(float(row["seconds"]) for row in rows),
         "epochs": len(rows),
-        "times_examined": result["times_examined"],
+        "times_examined": result["times_evaluated"],
         "provenance": result["provenance"],
         "weights": sum(p.numel() for p in load(run).parameters()),
     }

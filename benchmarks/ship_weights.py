@@ -9,8 +9,6 @@ picture then gets the same answer as before, else in single.
 """
 
 import argparse
-import csv
-import json
 import re
 import sys
 import tempfile
@@ -19,26 +17,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records import Record, code_version, read_records
 from torch import nn
 
 from turnwise.data.catalogue import entry
 from turnwise.errors import InputError, require
-from turnwise.evaluation.certificate.scores import answerer
 from turnwise.evaluation.certificate.targets import noisy_digits
-from turnwise.evaluation.evaluate import read_evaluation
-from turnwise.evaluation.rotations import predict_probabilities
 from turnwise.files import write_atomic, write_json
 from turnwise.groups.equivariance import TOLERANCE, depends_on_input, equivariance_error
+from turnwise.inference import Predictor
 from turnwise.models import load, model_options, save
-from turnwise.models import shipped as shelf
+from turnwise.models import weights as shelf
 from turnwise.models.orbits import Orbit
 from turnwise.models.registry import ModelConfig, config_of
 from turnwise.models.storage import WEIGHTS, read_config
-from turnwise.reports.model_card import HEADERS, card_page, shipped_cards, summary_rows
-from turnwise.reports.records import Record, code_version, read_records
+from turnwise.reports.model_card import HEADERS, card_page, pretrained_cards, summary_rows
 from turnwise.reports.tables import markdown_table
-from turnwise.runs.train import load_run_data
-from turnwise.training.recipe import Recipe, read_recipe
+from turnwise.runs import Run
+from turnwise.training.recipe import Recipe
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "weights.md"
@@ -48,7 +44,6 @@ TABLE = re.compile(
 )
 LARGEST = 8_000_000  # bytes of all shipped weights together
 NAME = re.compile(r"(\w+)\.([a-z0-9_]+)")
-NEEDED = ("environment.json", "metrics.csv", "test.json")  # of a run, beside recipe and model
 PICTURES = 16  # on which invariance is measured
 NONE = "No weights are shipped yet.\n"
 
@@ -80,27 +75,26 @@ def find_record(path: Path, recipe: str) -> Record:
     return found[-1]
 
 
-def find_run(given: Path, record: Record) -> tuple[Path, int]:
-    """The run of the chosen seed, which must have come to what the record says of it."""
+def find_run(given: Path, record: Record) -> tuple[Run, int]:
+    """Return the run of the chosen seed, whose figures must be those of the record."""
     seed = chosen_seed(record)
-    single = (given / "recipe.yaml").is_file()
-    run = given if single else given / f"seed_{seed}"
-    require((run / "recipe.yaml").is_file(), f"validation chooses seed {seed}; {run} is no run.")
-    for file in NEEDED:
-        require((run / file).is_file(), f"{run} has no {file}; bring the whole run, tested.")
-    own = read_recipe(run / "recipe.yaml").seed
-    require(own == seed, f"validation chooses seed {seed}, but {run} is of seed {own}.")
-    figures, tested = record["figures"]["seeds"][str(seed)], read_evaluation(run)
-    assert tested is not None, "its file is there"
-    rows = list(csv.DictReader((run / "metrics.csv").read_text(encoding="utf-8").splitlines()))
-    came_to = {
-        "val_accuracy": max(float(row["val_accuracy"]) for row in rows),
+    run = Run(given) if Run(given).exists else Run(given / f"seed_{seed}")
+    require(run.exists, f"validation chooses seed {seed}; {run.path} is no run.")
+    own, tested = run.recipe.seed, run.evaluation()
+    require(own == seed, f"validation chooses seed {seed}, but {run.path} is of seed {own}.")
+    if tested is None:
+        raise InputError(
+            f"{run.path} has no {run.evaluation_file().name} of its weights; test it first."
+        )
+    figures = record["figures"]["seeds"][str(seed)]
+    found = {
+        "val_accuracy": max(row["val_accuracy"] for row in run.metrics),
         "test_accuracy": tested["scores"]["accuracy"]["value"],
     }
-    for key, value in came_to.items():
+    for key, value in found.items():
         require(
             figures[key] == value,
-            f"{run} has {key} = {value}, the record has {figures[key]}; it is of other runs.",
+            f"{run.path} has {key} = {value}, the record has {figures[key]}; it is of other runs.",
         )
     return run, seed
 
@@ -123,18 +117,19 @@ def in_full(model: nn.Module) -> nn.Module:
     return model
 
 
-def stored_in_half(model: nn.Module, run: Path, data_dir: str | None) -> dict[str, Any]:
-    """Halve the parameters if all validation answers stay; what was compared, for the card.
+def stored_in_half(model: nn.Module, run: Run, data_dir: str | None) -> dict[str, Any]:
+    """Store the parameters as float16 if no validation prediction changes; return the comparison.
 
-    Buffers (the pictures' mean and spread, running means) are few and stay as they are.
+    Buffers (mean and standard deviation of the images, running means) are few and stay as they are.
     """
-    val = load_run_data(run, read_recipe(run / "recipe.yaml"), data_dir).val
+    val = run.dataset(data_dir).val
+    predictor = Predictor(model)
     print(f"trying float16 on {len(val):,} validation pictures", file=sys.stderr)
     kept = [parameter.data for parameter in model.parameters()]
-    before = predict_probabilities(model, val).argmax(-1)
+    before = predictor.probabilities(val.images).argmax(-1)
     for parameter in model.parameters():
         parameter.data = parameter.data.half().float()
-    after = predict_probabilities(model, val).argmax(-1)
+    after = predictor.probabilities(val.images).argmax(-1)
     changed = int((before != after).sum())
     for parameter, values in zip(model.parameters(), kept, strict=True):
         parameter.data = values if changed else values.half()
@@ -154,10 +149,10 @@ def measured_invariance(model: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {"group": group.name}
     for precision in (torch.float64, torch.float32):
         word = str(precision).removeprefix("torch.")
-        answer = answerer(model, word, PICTURES)
-        found[word] = equivariance_error(answer, group, images.to(precision))
+        logits = Predictor(model, precision=word).logits
+        found[word] = equivariance_error(logits, group, images.to(precision))
         require(
-            found[word] <= TOLERANCE[precision] and depends_on_input(answer, images.to(precision)),
+            found[word] <= TOLERANCE[precision] and depends_on_input(logits, images.to(precision)),
             f"not invariant under {group.name}, or constant: error {found[word]:.1e} in {word}.",
         )
     return found | {"pictures": f"{PICTURES} embedded digits in the model's size, with noise"}
@@ -170,13 +165,12 @@ def licence_of(data_licence: str) -> str:
 
 
 def make_card(
-    name: str, folder: Path, run: Path, record: Record, stored: Mapping[str, Any]
+    name: str, folder: Path, run: Run, record: Record, stored: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All that is known of the weights in `folder`, from the run, the record and measurements."""
     config, model = read_config(folder), load(folder)
-    recipe = read_recipe(run / "recipe.yaml")
+    recipe, started = run.recipe, run.environment["data"]
     known = entry(recipe.data.name)
-    started = json.loads((run / "environment.json").read_text(encoding="utf-8"))["data"]
     return {
         "format": shelf.FORMAT,
         "name": name,
@@ -214,12 +208,12 @@ def require_room(name: str, size: int) -> None:
 
 def ship(args: argparse.Namespace) -> Path:
     """Write the folder whole, beside the others, and only then give it its name."""
-    single = (args.run / "recipe.yaml").is_file()
-    recipe_name = args.recipe or (args.run.resolve().parent if single else args.run.resolve()).name
+    path = args.run.resolve()
+    recipe_name = args.recipe or (path.parent if Run(path).exists else path).name
     record = find_record(args.records, recipe_name)
     run, seed = find_run(args.run, record)
-    model = in_full(load(run))
-    require_name(args.name, model, read_recipe(run / "recipe.yaml"))
+    model = in_full(run.model())
+    require_name(args.name, model, run.recipe)
     place = shelf.weights_folder(args.name)
     require(args.replace or not place.exists(), f"{place} exists; say --replace.")
     stored: dict[str, Any] = {"precision": "float32"}
@@ -235,13 +229,13 @@ def ship(args: argparse.Namespace) -> Path:
         if place.exists():
             place.rename(Path(beside) / "before")
         folder.rename(place)
-    print(f"seed {seed} of {run.parent} shipped as {args.name}: {card['bytes']:,} bytes")
+    print(f"seed {seed} of {run.path.parent} shipped as {args.name}: {card['bytes']:,} bytes")
     return place
 
 
 def refreshed() -> dict[Path, str]:
     """What every page made from cards is to hold."""
-    cards = shipped_cards()
+    cards = pretrained_cards()
     pages = {shelf.weights_folder(card["name"]) / shelf.PAGE: card_page(card) for card in cards}
     table = f"{markdown_table(HEADERS, summary_rows(cards))}\n" if cards else NONE
     text = PAGE.read_text(encoding="utf-8")

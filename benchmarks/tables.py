@@ -14,9 +14,9 @@ from typing import Any
 import attention_tables
 import roto_tables
 from gsa_tables import ERRORS, accuracies, curve, percent
+from records import Record, read_records
 
 from turnwise.groups import PlanarGroup
-from turnwise.reports.records import Record, read_records
 from turnwise.reports.tables import UNDEFINED, format_percent, markdown_table
 from turnwise.training.recipe import read_recipe
 

@@ -15,18 +15,17 @@ import shlex
 import sys
 from pathlib import Path
 
-from turnwise.data import Examples
-from turnwise.evaluation.rotations import (
+from records import append_record
+
+from turnwise.evaluation.transformations import (
     accuracy_by_view,
     agreement,
     equal_angles,
     predict_over_angles,
 )
-from turnwise.models import load
-from turnwise.reports.records import append_record
+from turnwise.inference import Predictor
 from turnwise.reports.tables import format_percent, text_table
-from turnwise.runs.train import load_run_data
-from turnwise.training.recipe import read_recipe
+from turnwise.runs import Run
 
 HERE = Path(__file__).parent
 COLUMNS = ("upright", "mean", "least", "same at all angles", "same at one angle")
@@ -47,18 +46,17 @@ def arguments() -> argparse.Namespace:
 
 
 def figures_of(run: Path, args: argparse.Namespace) -> dict[str, float]:
-    """What the run's best weights say to the turned pictures."""
-    test = load_run_data(run, read_recipe(run / "recipe.yaml"), args.data_dir).test
-    pictures = Examples(test.images[: args.pictures], test.labels[: args.pictures])
-    turned = predict_over_angles(
-        load(run).to(args.device), pictures, equal_angles(args.angles),
-        batch_size=args.batch_size, progress=sys.stderr.isatty(),
-    )  # fmt: skip
-    accuracy, answers = accuracy_by_view(turned, pictures.labels), turned.argmax(-1)
-    single = float((answers == answers[0]).double().mean())
+    """Return what the run's best weights predict for the rotated images."""
+    test = Run(run).dataset(args.data_dir).test
+    images, labels = test.images[: args.pictures], test.labels[: args.pictures]
+    predictor = Predictor(Run(run).model().to(args.device), batch_size=args.batch_size)
+    angles, progress = equal_angles(args.angles), sys.stderr.isatty()
+    rotated = predict_over_angles(predictor, images, angles, progress=progress)
+    accuracy, predicted = accuracy_by_view(rotated, labels), rotated.argmax(-1)
+    single = float((predicted == predicted[0]).double().mean())
     mean = sum(accuracy) / len(accuracy)
     return dict(
-        zip(COLUMNS, (accuracy[0], mean, min(accuracy), agreement(turned), single), strict=True)
+        zip(COLUMNS, (accuracy[0], mean, min(accuracy), agreement(rotated), single), strict=True)
     )
 
 

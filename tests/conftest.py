@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from turnwise.data import load_dataset
 from turnwise.training.recipe import make_recipe
 
 REPOSITORY = Path(__file__).parents[1]
+collect_ignore_glob = ["kernels/*_in_interpreter.py"]  # programs for a process of their own
 QUICK_RECIPE = {
     "model": {"name": "orbit_vit", "group": "C4", "patch": 7, "width": 16, "depth": 2, "heads": 2},
     "data": {"name": "digits", "augment": {"rotation": 15, "shift": 1, "mirror": True}},
@@ -50,13 +53,13 @@ def real_data():
 
 @pytest.fixture(scope="session")
 def in_interpreter():
-    """Runs a program whose kernels Triton interprets on the CPU, and reads the JSON it prints."""
+    """Run a program whose kernels Triton interprets on the CPU, and return the JSON it prints."""
     if find_spec("triton") is None:
-        pytest.skip("Triton is not installed; `pip install triton==3.9.0` runs its interpreter")
+        pytest.skip("Triton, which has wheels for Linux, is not installed")
 
-    def run(program):
+    def run(program, *arguments):
         environment = os.environ | {"TRITON_INTERPRET": "1"}
-        command = [sys.executable, str(program)]
+        command = [sys.executable, str(program), *arguments]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr[-2000:]
         return json.loads(ended.stdout)
@@ -79,3 +82,11 @@ def digits():
 def quick():
     """Makes a recipe that trains in a second and has every source of randomness in it."""
     return lambda *overrides: make_recipe(QUICK_RECIPE, overrides)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how many tests were skipped for each reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(re.sub(r"^Skipped: ", "", report.longrepr[2]) for report in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")

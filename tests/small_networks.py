@@ -5,29 +5,29 @@ import torch.nn.functional as F
 from torch import nn
 
 from turnwise.groups import PlanarGroup
-from turnwise.layers.conv.conv import GroupConv, LiftingConv
+from turnwise.layers.conv.conv import GroupConv2d, LiftingConv2d
 
-SIDE, POSES, WIDTH = 8, 4, 3
+SIDE, WIDTH = 8, 3
 
 
-class PoseMean(nn.Module):
-    """Maps on the group to a vector: the mean over pixels, the maximum over poses."""
+class GroupMax(nn.Module):
+    """Regular features to a vector: the mean over pixels, the maximum over group elements."""
 
-    def forward(self, maps):
-        return maps.unflatten(1, (POSES, WIDTH)).mean((-2, -1)).amax(1)
+    def forward(self, x):
+        return x.mean((-2, -1)).amax(2)
 
 
 class SymmetricConv(nn.Module):
-    """A convolution of one channel whose kernel no quarter turn and no mirror changes."""
+    """A convolution of one channel whose kernel no rotation by 90° and no flip changes."""
 
     def __init__(self, stride=1):
         super().__init__()
         self.weight, self.stride = nn.Parameter(torch.tensor([0.4, -0.3, 0.2])), stride
 
-    def forward(self, maps):
+    def forward(self, images):
         a, b, c = self.weight
         kernel = torch.stack([c, b, c, b, a, b, c, b, c]).view(1, 1, 3, 3)
-        return F.conv2d(maps, kernel, stride=self.stride, padding=1)
+        return F.conv2d(images, kernel, stride=self.stride, padding=1)
 
 
 class Position(nn.Module):
@@ -37,8 +37,8 @@ class Position(nn.Module):
         super().__init__()
         self.table = nn.Parameter(0.1 * torch.randn(side, side))
 
-    def forward(self, maps):
-        return maps + self.table
+    def forward(self, x):
+        return x + self.table
 
 
 class WrongInverse(nn.Module):
@@ -46,43 +46,45 @@ class WrongInverse(nn.Module):
 
     def __init__(self, right=False):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(POSES, WIDTH, WIDTH) / 3)
         c4 = PlanarGroup.named("C4")
+        self.weight = nn.Parameter(torch.randn(c4.order, WIDTH, WIDTH) / 3)
         self.table = c4.relative() if right else c4.product()
 
-    def forward(self, maps):
-        x = maps.unflatten(1, (POSES, WIDTH))
-        return torch.einsum("gmoi,bmirs->bgors", self.weight[self.table], x).flatten(1, 2)
+    def forward(self, x):
+        return torch.einsum("gmoi,bimrs->bogrs", self.weight[self.table], x)
 
 
 class SwappedChannels(nn.Module):
-    """One channel of one pose changes places with the same channel of the next."""
+    """Swaps one channel between the first two group elements."""
 
-    def forward(self, maps):
-        order = list(range(maps.shape[1]))
-        order[0], order[WIDTH] = order[WIDTH], order[0]
-        return maps[:, order]
+    def forward(self, x):
+        swapped = x.clone()
+        swapped[:, 0, 0], swapped[:, 0, 1] = x[:, 0, 1], x[:, 0, 0]
+        return swapped
 
 
 class EternalDropout(nn.Module):
-    """Dropout that no eval() turns off."""
+    """Dropout that eval() does not switch off."""
 
-    def forward(self, maps):
-        return F.dropout(maps, 0.1, training=True)
-
-
-def group_net(*between):
-    """Lifting, whatever stands between, a group convolution, an invariant read-out."""
-    lift = LiftingConv("C4", 1, WIDTH, 3)
-    mix = GroupConv("C4", WIDTH, WIDTH, 3)
-    return nn.Sequential(lift, nn.Tanh(), *between, mix, nn.Tanh(), PoseMean(), nn.Linear(WIDTH, 4))
-
-
-def plain_net(*between):
-    """Symmetric convolutions without poses, and the mean of powers over the pixels."""
-    return nn.Sequential(SymmetricConv(), nn.Tanh(), *between, nn.Tanh(), Powers(), nn.Linear(3, 4))
+    def forward(self, x):
+        return F.dropout(x, 0.1, training=True)
 
 
 class Powers(nn.Module):
-    def forward(self, maps):
-        return torch.stack([maps.pow(k).mean((1, 2, 3)) for k in (1, 2, 3)], dim=-1)
+    """Mean of the powers of an image over its pixels."""
+
+    def forward(self, images):
+        return torch.stack([images.pow(k).mean((1, 2, 3)) for k in (1, 2, 3)], dim=-1)
+
+
+def group_net(*between):
+    """Return a lifting, the layers `between`, a group convolution and an invariant head."""
+    lift = LiftingConv2d("C4", 1, WIDTH, 3)
+    mix = GroupConv2d("C4", WIDTH, WIDTH, 3)
+    head = (GroupMax(), nn.Linear(WIDTH, 4))
+    return nn.Sequential(lift, nn.Tanh(), *between, mix, nn.Tanh(), *head)
+
+
+def plain_net(*between):
+    """Return symmetric convolutions without a group axis, and the mean of powers over pixels."""
+    return nn.Sequential(SymmetricConv(), nn.Tanh(), *between, nn.Tanh(), Powers(), nn.Linear(3, 4))

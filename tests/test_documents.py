@@ -1,4 +1,4 @@
-"""What README and docs say is run: code, commands, links, tables."""
+"""Code, commands, links and tables in README and docs are right."""
 
 import re
 import shlex
@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from turnwise.cli.main import parse
+from turnwise.models.registry import list_models, unregister
 from turnwise.training.recipe import make_recipe, read_recipe
 
 REPOSITORY = Path(__file__).parents[1]
@@ -17,7 +18,7 @@ PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 
 def blocks(path, language):
-    """The fenced blocks of one language; a fence closes what the one before it opened."""
+    """Return the fenced blocks of one language."""
     parts = re.split(r"^```(\w*)\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     fenced = zip(parts[1::4], parts[2::4], strict=True)
     return [code for name, code in fenced if name == language]
@@ -35,47 +36,54 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("page", "code"), PYTHON, ids=[page for page, _ in PYTHON])
 def test_python_runs(page, code):
+    known = set(list_models())
     exec(compile(code, page, "exec"), {})
+    for name in set(list_models()) - known:
+        unregister(name)
 
 
-def test_there_is_python():
+def test_python_is_found():
     assert len(PYTHON) >= 3
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command_is_understood(command, monkeypatch):
-    """Each turnwise command parses, and a recipe it names can be read with its settings."""
+def test_command_can_be_parsed(command, monkeypatch):
+    """A recipe that it names can be read with its settings."""
     monkeypatch.chdir(REPOSITORY)
     args = parse(shlex.split(command)[1:])
-    if args.command == "train" and args.recipe is not None and Path(args.recipe).is_file():
-        assert read_recipe(args.recipe, args.settings)
+    if args.command != "train" or args.resume:
+        return
+    if args.values is not None:
+        assert make_recipe(args.values)
+    elif Path(args.settings[0]).is_file():
+        assert read_recipe(args.settings[0], args.settings[1:])
 
 
-def test_there_are_commands():
+def test_commands_are_found():
     assert len(COMMANDS) >= 6
 
 
 @pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "CONTRIBUTING.md"], ids=lambda p: p.name)
-def test_links_lead_somewhere(page):
+def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_what_is_between_markers_has_both(page):
+def test_generated_parts_have_both_markers(page):
     text = page.read_text(encoding="utf-8")
     begun = re.findall(r"<!-- (\w+): made by benchmarks/tables.py -->\n", text)
     assert begun == re.findall(r"<!-- end of (\w+) -->", text)
 
 
-def test_the_tables_are_made_from_the_records():
+def test_tables_are_made_from_the_records():
     check = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py"), "--check"]
     assert subprocess.run(check, check=False).returncode == 0, "run python benchmarks/tables.py"
 
 
 def test_every_key_of_a_recipe_is_explained_with_its_default():
-    """docs/recipes.md has a row for each, and none for what is no key."""
+    """The table of docs/recipes.md has one row per key."""
     recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}}).plain()
     keys = {}
 
@@ -84,11 +92,13 @@ def test_every_key_of_a_recipe_is_explained_with_its_default():
             name = f"{path}{key}"
             walk(value, f"{name}.") if isinstance(value, dict) else keys.update({name: value})
 
-    recipe["model"] = {key: recipe["model"][key] for key in ("name", "group")}  # its own: elsewhere
+    recipe["model"] = {
+        key: recipe["model"][key] for key in ("name", "group")
+    }  # its options: models.md
     walk(recipe, "")
     page = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", page, re.MULTILINE))
-    assert set(told) == set(keys)
-    for name, default in told.items():
+    documented = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", page, re.MULTILINE))
+    assert set(documented) == set(keys)
+    for name, default in documented.items():
         if default != "needed":
             assert yaml.safe_load(default) == keys[name], name

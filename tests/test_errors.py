@@ -1,4 +1,4 @@
-"""The words of an error are part of the interface."""
+"""The text of an error message is part of the interface."""
 
 import pytest
 
@@ -13,12 +13,12 @@ from turnwise.errors import (
 
 
 def test_require_raises_its_message():
-    require(True, "never said")
-    with pytest.raises(InputError, match=r"^said$"):
-        require(False, "said")
+    require(True, "never raised")
+    with pytest.raises(InputError, match=r"^the message$"):
+        require(False, "the message")
 
 
-def test_an_unknown_name_gets_the_nearest_spelling():
+def test_an_unknown_name_suggests_the_nearest_spelling():
     require_known("vit", ["vit", "orbit_vit"], "model")
     with pytest.raises(
         InputError, match=r"unknown model 'vti'\. Did you mean 'vit'\? Known: a, vit\."
@@ -28,7 +28,7 @@ def test_an_unknown_name_gets_the_nearest_spelling():
         require_known("zzz", ["vit"], "model")
 
 
-def test_a_size_that_does_not_divide_gets_the_nearest_that_do():
+def test_a_value_that_is_not_divisible_suggests_the_nearest_that_are():
     require_divisible(8, 4, "width", "heads")
     with pytest.raises(
         InputError, match=r"width = 10 must be a multiple of 4 \(heads\); try 8 or 12\."
@@ -51,12 +51,12 @@ def test_a_size_that_does_not_divide_gets_the_nearest_that_do():
         ([], tuple),
     ],
 )
-def test_the_right_kind_passes(value, kind):
-    assert require_kind(value, kind, "x") is None  # it raises or says nothing
+def test_a_value_of_the_right_type_passes(value, kind):
+    require_kind(value, kind, "x")
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "words"),
+    ("value", "kind", "message"),
     [
         (True, int, "x must be a whole number, got True"),
         (1.5, int, r"x must be a whole number, got 1\.5"),
@@ -69,12 +69,12 @@ def test_the_right_kind_passes(value, kind):
         ({20: 1}, tuple, r"x must be a list, got \{20: 1\}"),
     ],
 )
-def test_the_wrong_kind_is_named(value, kind, words):
-    with pytest.raises(InputError, match=words):
+def test_a_value_of_the_wrong_type_is_refused(value, kind, message):
+    with pytest.raises(InputError, match=message):
         require_kind(value, kind, "x")
 
 
-def test_counts_are_at_least_one():
+def test_counts_must_be_at_least_one():
     require_positive(heads=1)
     with pytest.raises(InputError, match="heads = 0 must be at least 1"):
         require_positive(width=4, heads=0)

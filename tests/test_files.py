@@ -1,4 +1,4 @@
-"""All of a file or nothing of it."""
+"""A file is written completely or not at all."""
 
 import errno
 import json
@@ -23,14 +23,14 @@ def fail_with(monkeypatch, error):
     monkeypatch.setattr(Path, "replace", replace)
 
 
-def test_a_file_is_written_and_its_folders_made(tmp_path):
+def test_missing_folders_are_created(tmp_path):
     path = tmp_path / "new" / "deep" / "file"
     write_atomic(path, b"text")
     assert path.read_bytes() == b"text"
     assert everything_in(path.parent) == ["file"]
 
 
-def test_an_old_file_is_replaced(tmp_path):
+def test_an_existing_file_is_replaced(tmp_path):
     (tmp_path / "file").write_bytes(b"a longer text")
     write_atomic(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
@@ -44,8 +44,8 @@ def test_a_link_is_followed(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_what_is_no_file_is_written_to_and_stays(tmp_path):
-    """As /dev/null, which a user with all rights could replace."""
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    """Nor is /dev/null, which root could replace."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -57,8 +57,8 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system has no /dev/fd")
-def test_a_link_to_a_pipe_without_a_name(tmp_path):
-    """As /dev/stdout in `turnwise predict … --output /dev/stdout | wc`."""
+def test_a_link_to_an_anonymous_pipe_is_written_to(tmp_path):
+    """As with `turnwise predict … --output /dev/stdout | wc`."""
     reader, writer = os.pipe()
     (tmp_path / "out").symlink_to(f"/dev/fd/{writer}")
     write_atomic(tmp_path / "out", b"text")
@@ -71,21 +71,21 @@ def test_a_link_to_a_pipe_without_a_name(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_device_that_takes_nothing_is_one_line():
+def test_a_full_device_is_an_input_error():
     with pytest.raises(InputError, match=r"^cannot write /dev/full: no space left on device"):
         write_atomic(Path("/dev/full"), b"text")
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_input_error_and_leaves_no_files(tmp_path, monkeypatch):
     fail_with(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
     path = tmp_path / "new" / "page.html"
-    message = rf"^cannot write {path}: no space left on device; choose another place with --output"
+    message = rf"^cannot write {path}: no space left on device; choose another path\.$"
     with pytest.raises(InputError, match=message):
         write_atomic(path, b"text")
     assert everything_in(tmp_path) == []
 
 
-def test_the_old_file_survives_a_failure(tmp_path, monkeypatch):
+def test_the_existing_file_survives_a_failure(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"old")
     fail_with(monkeypatch, OSError(errno.EIO, "Input/output error"))
     with pytest.raises(InputError):
@@ -94,7 +94,7 @@ def test_the_old_file_survives_a_failure(tmp_path, monkeypatch):
     assert everything_in(tmp_path) == ["file"]
 
 
-def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_an_interruption_leaves_no_files(tmp_path, monkeypatch):
     fail_with(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         write_atomic(tmp_path / "file", b"new")
@@ -108,14 +108,14 @@ def test_a_folder_is_not_overwritten(tmp_path):
     assert everything_in(tmp_path) == ["taken"]
 
 
-def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
+def test_a_file_as_parent_folder_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(InputError, match=r"cannot write .*file/page\.html"):
         write_atomic(tmp_path / "file" / "page.html", b"text")
     assert everything_in(tmp_path) == ["file"]
 
 
-def test_a_failed_filler_leaves_nothing_and_tells_its_own_cure(tmp_path):
+def test_a_failed_fill_leaves_no_files_and_its_error_ends_with_the_hint(tmp_path):
     def fail(path):
         path.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -125,8 +125,8 @@ def test_a_failed_filler_leaves_nothing_and_tells_its_own_cure(tmp_path):
     assert everything_in(tmp_path) == []
 
 
-def test_the_filler_s_file_keeps_the_suffix(tmp_path):
-    """Some writers, numpy's among them, add a suffix that they miss."""
+def test_the_temporary_file_has_the_suffix_of_the_path(tmp_path):
+    """Some writers, such as numpy's, add a suffix that is missing."""
     seen = []
 
     def fill(path):
@@ -139,7 +139,7 @@ def test_the_filler_s_file_keeps_the_suffix(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["file/x.csv", "folder", "file/deep/x.csv", "/proc/x.csv"])
-def test_a_place_that_cannot_be_written_is_known_before(tmp_path, path):
+def test_a_path_that_cannot_be_written_is_refused_in_advance(tmp_path, path):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match=r"cannot write .*; move\."):
@@ -147,7 +147,7 @@ def test_a_place_that_cannot_be_written_is_known_before(tmp_path, path):
     assert everything_in(tmp_path) == ["file", "folder"]
 
 
-def test_of_the_attempt_to_write_nothing_is_left(tmp_path):
+def test_checking_a_path_leaves_no_files(tmp_path):
     (tmp_path / "old").write_bytes(b"old")
     os.mkfifo(tmp_path / "pipe")
     for path in ("old", "pipe", "new/deep/x.csv", "x.csv"):
@@ -156,11 +156,11 @@ def test_of_the_attempt_to_write_nothing_is_left(tmp_path):
     assert (tmp_path / "old").read_bytes() == b"old"
 
 
-def test_json_holds_no_token_that_other_readers_refuse(tmp_path):
+def test_json_holds_no_nan_or_infinity(tmp_path):
     write_json(tmp_path / "x.json", {"a": [math.nan, 1.0], "b": (math.inf,)})
 
     def refuse(token):
         raise AssertionError(token)
 
-    kept = json.loads((tmp_path / "x.json").read_text(), parse_constant=refuse)
-    assert kept == {"a": ["nan", 1.0], "b": ["inf"]}
+    stored = json.loads((tmp_path / "x.json").read_text(), parse_constant=refuse)
+    assert stored == {"a": ["nan", 1.0], "b": ["inf"]}

@@ -1,4 +1,4 @@
-"""The tables of docs/orbits.md are made from records, and those from one look at each view."""
+"""The tables of docs/orbits.md are made from records, and records from one pass per view."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def benchmarks(monkeypatch):
 
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
-    """The program of the tables, with records of its own to read."""
+    """Return the module that makes the tables, with records of its own."""
     import posthoc_table
 
     shutil.copy(BENCHMARKS / "recipes.jsonl", tmp_path)
@@ -49,7 +49,7 @@ def test_the_page_is_up_to_date(monkeypatch):
     assert posthoc_table.main() == 0, "run python benchmarks/posthoc_table.py"
 
 
-def test_every_table_stands_in_the_page():
+def test_every_table_is_in_the_page():
     import posthoc_table
 
     text = posthoc_table.PAGE.read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ def test_every_table_stands_in_the_page():
     assert begun == re.findall(r"<!-- (\w+) ends -->", text)
 
 
-def test_columns_of_ours_appear_with_their_records(tables, tmp_path):
+def test_our_columns_appear_with_their_records(tables, tmp_path):
     (tmp_path / "recipes.jsonl").write_text("")
     before = tables.experiment_table("tenth")
     assert "rotmnist_tenth_resnet" not in before
@@ -78,8 +78,8 @@ def test_columns_of_ours_appear_with_their_records(tables, tmp_path):
     assert tables.experiment_table("galaxies") == "No record yet."
 
 
-def test_every_orbit_that_starts_from_a_run_has_a_place(tables):
-    """Its data are those of a table, its base is a recipe of the same data, of the same model."""
+def test_every_recipe_of_an_orbit_belongs_to_a_table(tables):
+    """Its data are those of a table; its base is a recipe of the same data and model."""
     recipes = [p for p in sorted(tables.RECIPES.glob("*.yaml")) if tables.base_of(p)]
     assert len(recipes) >= 20
     for path in recipes:
@@ -95,15 +95,15 @@ def test_every_orbit_that_starts_from_a_run_has_a_place(tables):
         }, path.stem
 
 
-def test_one_look_at_each_view_gives_every_combination():
+def test_one_pass_per_view_gives_every_combination():
     import posthoc
 
     torch.manual_seed(0)
     bare = create_model("vit", width=16, depth=1, heads=2, image_size=8).eval()
     images = torch.rand(5, 1, 8, 8)
-    answers = posthoc.answers_of_all(orbit(bare, "C8", "mean_features", mask=True), images)
-    assert set(answers) == set(COMBINATIONS) - set(LEARNED)
-    for name, found in answers.items():
+    logits = posthoc.answers_of_all(orbit(bare, "C8", "mean_features", mask=True), images)
+    assert set(logits) == set(COMBINATIONS) - set(LEARNED)
+    for name, found in logits.items():
         torch.testing.assert_close(found, orbit(bare, "C8", name, mask=True)(images))
 
 
@@ -112,11 +112,11 @@ def test_accuracies_are_counted():
 
     torch.manual_seed(0)
     bare = create_model("vit", width=16, depth=1, heads=2, image_size=8).eval()
-    pictures = Examples(
+    examples = Examples(
         torch.randint(0, 256, (7, 1, 8, 8), dtype=torch.uint8), torch.randint(0, 10, (7,))
     )
-    found = posthoc.accuracies(bare, "C4", False, pictures, batch_size=3)
-    seen = bare.preprocess(pictures.images.float() / 255)
+    found = posthoc.accuracies(bare, "C4", False, examples, batch_size=3)
+    seen = bare.preprocess(examples.images.float() / 255)
     for name, model in (("bare", bare), ("max", orbit(bare, "C4", "max"))):
-        right = (model(seen).argmax(dim=1) == pictures.labels).double().mean()
+        right = (model(seen).argmax(dim=1) == examples.labels).double().mean()
         assert found[name] == pytest.approx(float(right))

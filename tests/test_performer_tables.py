@@ -1,4 +1,4 @@
-"""The tables of docs/performers.md are those that the records make."""
+"""The tables of docs/performers.md are made from the records."""
 
 import subprocess
 import sys
@@ -9,11 +9,11 @@ REPOSITORY = Path(__file__).parents[1]
 
 def test_the_tables_are_made_from_the_records():
     check = [sys.executable, str(REPOSITORY / "benchmarks" / "performer_tables.py"), "--check"]
-    said = "run python benchmarks/performer_tables.py"
-    assert subprocess.run(check, check=False).returncode == 0, said
+    hint = "run python benchmarks/performer_tables.py"
+    assert subprocess.run(check, check=False).returncode == 0, hint
 
 
-def test_every_table_has_its_place():
+def test_every_table_is_in_the_page():
     text = (REPOSITORY / "docs" / "performers.md").read_text()
     for name in ("accuracies", "shifts", "growth", "window", "steps"):
         assert f"<!-- performer_{name}: made by benchmarks/performer_tables.py -->\n|" in text

@@ -1,4 +1,4 @@
-"""Every set of weights that comes with the package: whole, invariant, and as its card says."""
+"""All pretrained weights of the package: complete, invariant, and as described by their cards."""
 
 import hashlib
 import re
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from records import read_records
 
 import turnwise
 from turnwise.data.catalogue import entry
 from turnwise.groups import assert_equivariant
-from turnwise.models.shipped import list_pretrained, read_card, weights_folder
+from turnwise.models.weights import list_pretrained, read_card, weights_folder
 from turnwise.reports.model_card import card_page, seed_figures
-from turnwise.reports.records import read_records
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -27,25 +27,25 @@ def card(name):
     return read_card(weights_folder(name))
 
 
-def test_the_promised_ones_are_there():
+def test_the_documented_weights_exist():
     nano = {"dermamnist", "fashionmnist", "fashionmnist_rotated", "rotmnist"}
-    promised = {f"turnwise_vit_nano.{data}" for data in nano}
+    documented = {f"turnwise_vit_nano.{data}" for data in nano}
     small = {"fashionmnist", "fashionmnist_rotated", "rotmnist"}
-    promised |= {f"turnwise_vit_small.{data}" for data in small}
-    assert promised <= set(list_pretrained())
+    documented |= {f"turnwise_vit_small.{data}" for data in small}
+    assert documented <= set(list_pretrained())
 
 
-def test_they_know_turned_digits():
-    """Of the embedded digits, some of which they were trained on, turned by a quarter."""
+def test_they_classify_rotated_digits():
+    """The embedded digits, on some of which they were trained, rotated by 90°."""
     digits = turnwise.load_dataset("digits").test
     images = digits.images[:200].float() / 255
     model = turnwise.load("turnwise_vit_nano.rotmnist")
     with torch.no_grad():
-        answers = model(model.preprocess(images.rot90(1, (2, 3)))).argmax(1)
-    assert (answers == digits.labels[:200]).float().mean() > 0.97
+        classes = model(model.preprocess(images.rot90(1, (2, 3)))).argmax(1)
+    assert (classes == digits.labels[:200]).float().mean() > 0.97
 
 
-def test_it_loads_and_matches_its_hash(name, card):
+def test_weights_load_and_match_their_hash(name, card):
     content = (weights_folder(name) / "model.safetensors").read_bytes()
     assert hashlib.sha256(content).hexdigest() == card["model"]["sha256"]
     model = turnwise.load(name)
@@ -56,7 +56,7 @@ def test_it_loads_and_matches_its_hash(name, card):
     assert len(model.classes) == model.config.options["num_classes"]
 
 
-def test_it_is_invariant_and_not_constant(name, card):
+def test_weights_are_invariant_and_not_constant(name, card):
     model = turnwise.load(name).double()
     exact, options = model.group.exact_subgroup(), model.config.options
     assert exact.order > 1 and exact.name == card["equivariance"]["group"]
@@ -67,28 +67,28 @@ def test_it_is_invariant_and_not_constant(name, card):
     assert card["equivariance"]["float32"] <= 1e-4
 
 
-def test_its_figures_are_those_of_its_record(name, card):
+def test_the_figures_of_a_card_are_those_of_its_record(name, card):
     records = [r for path in BENCHMARKS.glob("*.jsonl") for r in read_records(path)]
     assert card["record"] in records, "the card's record is no line of benchmarks/*.jsonl"
     seeds = card["record"]["figures"]["seeds"].values()
     chosen = seed_figures(card)
     assert chosen["val_accuracy"] == max(seed["val_accuracy"] for seed in seeds)
-    assert chosen["times_examined"] == 1
+    assert chosen["times_evaluated"] == 1
     assert card["recipe"]["seed"] == card["seed"]
 
 
-def test_its_page_is_made_from_its_card(name, card):
+def test_the_page_is_made_from_the_card(name, card):
     written = (weights_folder(name) / "card.md").read_text(encoding="utf-8")
     assert written == card_page(card), "run python benchmarks/ship_weights.py"
 
 
-def test_its_licence_allows_no_more_than_its_data(name, card):
+def test_the_licence_allows_no_more_than_that_of_the_data(name, card):
     known = entry(card["data"]["name"])
     closed = re.search("-NC|non-commercial", known.licence)
     assert card["licence"] == (known.licence if closed else "MIT")
     assert name.partition(".")[2].startswith(known.name)
 
 
-def test_all_together_stay_small():
+def test_all_weights_together_are_small():
     files = [weights_folder(name) / "model.safetensors" for name in list_pretrained()]
     assert sum(file.stat().st_size for file in files) <= 8_000_000

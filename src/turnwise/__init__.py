@@ -1,6 +1,6 @@
-"""Turnwise: image models whose answer does not change when the picture turns or mirrors.
+"""Turnwise: image models that are invariant under rotations, reflections and shifts.
 
-The public names are found on first use: `import turnwise` and `turnwise --help` are instant.
+Public names are imported on first use, so that `import turnwise` and `turnwise --help` are instant.
 """
 
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "InputError": "turnwise.errors",
     "PlanarGroup": "turnwise.groups",
     "act_on_field": "turnwise.groups",
@@ -25,15 +25,19 @@ _HOMES = {
     "orbit": "turnwise.models",
     "save": "turnwise.models",
     "load_dataset": "turnwise.data",
+    "Run": "turnwise.runs.run",
+    "Predictor": "turnwise.inference.predictor",
     "certify": "turnwise.evaluation",
 }
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_MODULES, "layers"])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name == "layers":
+        return import_module("turnwise.layers")
+    if name not in _MODULES:
         raise AttributeError(f"module 'turnwise' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
@@ -41,6 +45,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from turnwise import layers as layers
     from turnwise.data import load_dataset as load_dataset
     from turnwise.errors import InputError as InputError
     from turnwise.evaluation import certify as certify
@@ -52,9 +57,11 @@ if TYPE_CHECKING:
     from turnwise.groups import assert_equivariant as assert_equivariant
     from turnwise.groups import equivariance_error as equivariance_error
     from turnwise.groups import equivariance_errors as equivariance_errors
+    from turnwise.inference.predictor import Predictor as Predictor
     from turnwise.models import create_model as create_model
     from turnwise.models import from_pretrained as from_pretrained
     from turnwise.models import list_models as list_models
     from turnwise.models import load as load
     from turnwise.models import orbit as orbit
     from turnwise.models import save as save
+    from turnwise.runs.run import Run as Run

@@ -1,4 +1,4 @@
-"""`python -m turnwise` is the command `turnwise`."""
+"""`python -m turnwise` runs the command `turnwise`."""
 
 import sys
 

@@ -1,10 +1,11 @@
-"""The one exception users see, and the few checks that raise it.  Imports nothing of ours."""
+"""`InputError`, the exception that users see, and the checks that raise it."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
-KINDS = {
+TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
     str: "text",
@@ -14,7 +15,15 @@ KINDS = {
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used; the message says what would work."""
+    """The user's input cannot be used; the message says what would work."""
+
+
+class UnfinishedRunError(InputError):
+    """A run has no model yet; its training can be resumed in `folder`."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(message)
+        self.folder = folder
 
 
 def require(condition: bool, message: str) -> None:
@@ -34,11 +43,11 @@ def require_known(name: str, known: Iterable[str], what: str) -> None:
 
 
 def require_kind(value: Any, kind: type, what: str) -> None:
-    """Raise unless `value` is of `kind`; whole numbers are numbers, but true is no number."""
-    wanted = {float: (int, float), tuple: (tuple, list)}.get(kind, kind)
-    if isinstance(value, wanted) and (kind is bool or not isinstance(value, bool)):
+    """Raise unless `value` is of type `kind`; an int is also a float, but a bool is no number."""
+    accepted = {float: (int, float), tuple: (tuple, list)}.get(kind, kind)
+    if isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)):
         return
-    raise InputError(f"{what} must be {KINDS.get(kind, kind.__name__)}, got {value!r}.")
+    raise InputError(f"{what} must be {TYPE_NAMES.get(kind, kind.__name__)}, got {value!r}.")
 
 
 def require_positive(**counts: int) -> None:

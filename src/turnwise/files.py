@@ -1,4 +1,4 @@
-"""Writing results so that a reader never meets half a file."""
+"""Atomic writes: a file is complete or absent."""
 
 import errno
 import json
@@ -12,30 +12,30 @@ from typing import Any
 
 from turnwise.errors import InputError
 
-ANOTHER_OUTPUT = "choose another place with --output"
+ANOTHER_PATH = "choose another path"
 
 
-def write_atomic(path: Path, content: bytes, cure: str = ANOTHER_OUTPUT) -> None:
-    """Write all of `content` or nothing; folders are made as needed, and unmade on failure."""
+def write_atomic(path: Path, content: bytes, hint: str = ANOTHER_PATH) -> None:
+    """Write all of `content` or nothing; missing folders are created, and removed on failure."""
 
-    def write(beside: Path) -> None:
-        with beside.open("wb") as file:
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                os.fsync(file.fileno())  # a full disk may say so only now
+                os.fsync(file.fileno())  # a full disk may be reported only here
 
-    fill_atomic(path, write, cure)
+    fill_atomic(path, write, hint)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a value that any reader of JSON can read: see `to_json_value`."""
+    """Write standard JSON, without NaN or infinity; see `to_json_value`."""
     text = json.dumps(to_json_value(value), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomic(path, (text + "\n").encode())
 
 
 def to_json_value(value: Any) -> Any:
-    """The same value in words that JSON has: NaN and infinity become "nan" and "inf"."""
+    """Return the value with NaN and infinity replaced by the strings "nan" and "inf"."""
     if isinstance(value, Mapping):
         return {str(key): to_json_value(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -45,60 +45,61 @@ def to_json_value(value: Any) -> Any:
     return value
 
 
-def fill_atomic(path: Path, fill: Callable[[Path], None], cure: str = ANOTHER_OUTPUT) -> None:
-    """Let `fill` write a temporary file beside `path`, which then takes its name in one step.
+def fill_atomic(path: Path, fill: Callable[[Path], None], hint: str = ANOTHER_PATH) -> None:
+    """Let `fill` write a temporary file beside `path`, then rename it to `path`.
 
-    A link is followed, and what is no file (a pipe, /dev/null) is written to, not replaced.  `cure`
-    says what the user can do where that place cannot be written.
+    Links are followed.  A path that exists and is no regular file (a pipe, /dev/null) is written
+    directly.  `hint` ends the error message if the path cannot be written.
     """
-    with _room_for(path, cure) as (target, beside):
-        fill(beside)
-        if beside != target:
-            beside.replace(target)
+    with _temporary_file(path, hint) as (target, temporary):
+        fill(temporary)
+        if temporary != target:
+            temporary.replace(target)
 
 
-def require_writable(path: Path, cure: str = ANOTHER_OUTPUT) -> None:
-    """Raise where `fill_atomic` could not write, before the work; nothing is left behind."""
-    with _room_for(path, cure) as (target, beside):
+def require_writable(path: Path, hint: str = ANOTHER_PATH) -> None:
+    """Raise if `fill_atomic` could not write `path`, before any work is done."""
+    with _temporary_file(path, hint) as (target, temporary):
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if beside != target:
-            beside.touch()
+        if temporary != target:
+            temporary.touch()
 
 
 @contextmanager
-def _room_for(path: Path, cure: str) -> Iterator[tuple[Path, Path]]:
-    """What `path` means, and the file beside it to write first: the same where that is no file.
+def _temporary_file(path: Path, hint: str) -> Iterator[tuple[Path, Path]]:
+    """Yield the path with links resolved, and the temporary file beside it to write first.
 
-    The latter is gone afterwards, with the folders that were made and are still empty.
+    Both are `path` itself if it is no regular file.  Afterwards the temporary file is removed, and
+    so are new folders that are still empty.
     """
-    target, made = path, list[Path]()
+    target, created = path, list[Path]()
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            # asked of the link: what /dev/stdout leads to, pipe:[123], has no path
+            # tested before the link is resolved: /dev/stdout may lead to pipe:[123], no path
             yield path, path
             return
         target = path.resolve() if path.is_symlink() else path
-        beside = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
-        made = [beside, *(folder for folder in target.parents if not folder.exists())]
+        temporary = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+        created = [temporary, *(folder for folder in target.parents if not folder.exists())]
         target.parent.mkdir(parents=True, exist_ok=True)
-        yield target, beside
-    except BrokenPipeError:  # nobody reads: no fault of the place
+        yield target, temporary
+    except BrokenPipeError:  # the reader has gone; the path is fine
         raise
     except OSError as error:
-        raise cannot_write(target, error, cure) from error
+        raise cannot_write(target, error, hint) from error
     finally:
-        _remove(made)
+        _remove(created)
 
 
-def cannot_write(path: Path, error: OSError, cure: str = ANOTHER_OUTPUT) -> InputError:
-    """The one line a user reads when a result could not be kept."""
+def cannot_write(path: Path, error: OSError, hint: str = ANOTHER_PATH) -> InputError:
+    """Return the error to raise when a result could not be written."""
     reason = (error.strerror or str(error)).lower()
-    return InputError(f"cannot write {path}: {reason}; {cure}.")
+    return InputError(f"cannot write {path}: {reason}; {hint}.")
 
 
-def _remove(made: list[Path]) -> None:
-    """Take away a file and the folders around it, innermost first, unless they are in use."""
+def _remove(created: list[Path]) -> None:
+    """Remove a file and the folders around it, innermost first, unless they are in use."""
     with suppress(OSError):
-        for path in made:
+        for path in created:
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Ctrl-C, answered where it does no harm.
+"""Handling of Ctrl-C where it does no harm.
 
-Python raises KeyboardInterrupt wherever the program happens to be: inside a lock that others wait
-for, or with a thread half started.
+Python raises KeyboardInterrupt wherever the program happens to be: while it holds a lock that other
+threads wait for, or while it starts a thread.
 """
 
 import signal
@@ -12,21 +12,22 @@ from typing import Any
 
 
 @contextmanager
-def interruptions_to(handler: Callable[..., Any] | signal.Handlers) -> Iterator[None]:
-    """Ctrl-C goes to `handler` meanwhile, which may be in the midst of anything: it takes no lock.
+def handle_interrupts(handler: Callable[..., Any] | signal.Handlers) -> Iterator[None]:
+    """Send Ctrl-C to `handler` inside this context.
 
-    Where Ctrl-C is ignored, as in the background, or handled by a host, that stays; threads but
-    the main one hear no signals.
+    The handler may interrupt any code, so it must not take a lock.  Nothing changes if Ctrl-C is
+    ignored (in the background) or already handled by the host, or in threads other than the main
+    thread, which receive no signals.
     """
-    usual = signal.getsignal(signal.SIGINT)
-    ours = (
-        usual is signal.default_int_handler
+    previous = signal.getsignal(signal.SIGINT)
+    replace = (
+        previous is signal.default_int_handler
         and threading.current_thread() is threading.main_thread()
     )
-    if ours:
+    if replace:
         signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, usual)
+        if replace:
+            signal.signal(signal.SIGINT, previous)

@@ -1,4 +1,4 @@
-"""The formula as loops, and the fused kernels against it."""
+"""Dense attention: the formula as loops, and the fused kernels against it."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_definition(bias):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_fused_agrees_with_plain_forward_and_backward(bias):
+def test_fused_kernels_match_the_formula_forward_and_backward(bias):
     inputs = [x.requires_grad_() if x is not None else None for x in parts(bias)]
     given = [x for x in inputs if x is not None]
     out = {name: attend(*inputs, backend=name) for name in ("plain", "sdpa", "auto")}
@@ -40,6 +40,6 @@ def test_fused_agrees_with_plain_forward_and_backward(bias):
         torch.testing.assert_close(grads[name], grads["plain"])
 
 
-def test_an_unknown_backend_is_refused():
+def test_an_unknown_backend_raises_an_error():
     with pytest.raises(InputError, match=r"unknown backend 'spda'\. Did you mean 'sdpa'\?"):
         attend(*parts(), backend="spda")

@@ -1,12 +1,15 @@
-"""FAVOR+ against the softmax it estimates, waves against their formula, the state against both."""
+"""FAVOR+ against the softmax it estimates, waves against their formula, and the backends."""
 
 import math
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
+from turnwise.attention import favor
 from turnwise.attention.dense import attend
 from turnwise.attention.favor import (
+    attend_by_favor,
     attend_by_features,
     attend_by_waves,
     favor_exponents,
@@ -49,21 +52,21 @@ def test_rows_are_orthogonal_in_blocks_and_as_long_as_normal_vectors(fix_signs):
     assert abs(between) > 1e-3, "blocks are independent, not orthogonal"
 
 
-def test_rows_follow_the_seed():
+def test_rows_depend_on_the_seed():
     again = orthogonal_projection(19, 8, seeded(3))
     assert torch.equal(orthogonal_projection(19, 8, seeded(3)), again)
     assert not torch.equal(orthogonal_projection(19, 8, seeded(4)), again)
 
 
 def test_fixed_signs_make_the_rows_uniform():
-    """Published rows lean: the first entry of the factor Q of a QR is never positive."""
+    """Published rows are biased: the first entry of the factor Q of a QR is never positive."""
     free = [orthogonal_projection(4, 4, seeded(s), fix_signs=False)[0, 0] for s in range(40)]
     fixed = [orthogonal_projection(4, 4, seeded(s))[0, 0] for s in range(40)]
     assert all(entry <= 0 for entry in free)
     assert 8 < sum(entry > 0 for entry in fixed) < 32
 
 
-def test_kernel_is_the_softmax_in_expectation():
+def test_kernel_estimates_the_softmax_without_bias():
     """Within three standard errors over redraws."""
     query, key = torch.randn(2, 8, generator=seeded(5), dtype=torch.float64) / 2
     estimates = []
@@ -88,8 +91,8 @@ def test_definition_of_the_published_features():
         torch.testing.assert_close(found, expected)
 
 
-def test_definition_of_the_sound_features():
-    """Of a query they sum to 1; of the keys of a sample and head the largest is 1, and epsilon."""
+def test_definition_of_the_features_per_sample():
+    """Of a query they sum to 1; of the keys of a sample and head the largest is 1, plus epsilon."""
     x, rows = heads(scale=3.0)[0], orthogonal_projection(5, 8, seeded())
     along, half = favor_exponents(x, rows)
     keys, queries = (favor_features(x, rows, of_keys=of_keys) for of_keys in (True, False))
@@ -114,7 +117,7 @@ def favor_attention(query, key, value, rows, stabiliser, backend="auto"):
 
 
 @STABILISERS
-def test_state_agrees_with_plain_forward_and_backward(stabiliser):
+def test_the_state_matches_the_formula_forward_and_backward(stabiliser):
     given = [x.requires_grad_() for x in heads()]
     rows, out, grads = orthogonal_projection(16, 8, seeded()), {}, {}
     for backend in ("plain", "state"):
@@ -125,8 +128,8 @@ def test_state_agrees_with_plain_forward_and_backward(stabiliser):
     assert all(grad.abs().max() > 1e-3 for grad in grads["plain"])
 
 
-def test_sound_features_come_near_the_softmax():
-    """With many features; the published epsilon drowns them where scores are large."""
+def test_features_per_sample_approximate_the_softmax():
+    """With many features; the published epsilon dominates where scores are large."""
     query, key, value = heads(tokens=12, scale=0.9)
     rows = orthogonal_projection(40_000, 8, seeded())
     exact = attend(query, key, value, backend="plain")
@@ -137,18 +140,18 @@ def test_sound_features_come_near_the_softmax():
     assert error < published
 
 
-def test_a_sample_does_not_depend_on_its_batch_mates():
+def test_a_sample_does_not_depend_on_the_rest_of_its_batch():
     query, key, value = heads()
     rows = orthogonal_projection(16, 8, seeded())
-    loud = torch.cat([key[:1], 5 * key[1:]])
+    larger = torch.cat([key[:1], 5 * key[1:]])
     for stabiliser, same in (("sample", True), ("published", False)):
         alone = favor_attention(query, key, value, rows, stabiliser)[0]
-        beside = favor_attention(query, loud, value, rows, stabiliser)[0]
+        beside = favor_attention(query, larger, value, rows, stabiliser)[0]
         assert ((alone - beside).abs().max() < 1e-12) == same
 
 
-def test_gradients_do_not_go_through_the_sound_stabiliser():
-    """Its factor divides out, so with or without them the gradient is that of the formula."""
+def test_gradients_do_not_pass_through_the_stabiliser_per_sample():
+    """Its factor divides out, so the gradient is that of the formula without it."""
     query, key, value = (x.requires_grad_() for x in heads(scale=0.5))
     rows = orthogonal_projection(16, 8, seeded())
     weight = (
@@ -164,7 +167,7 @@ def test_gradients_do_not_go_through_the_sound_stabiliser():
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)  # epsilon is 1e-6
 
 
-def test_fewer_tokens_may_ask_than_answer():
+def test_there_may_be_fewer_queries_than_keys():
     query, key, value = heads()
     rows = orthogonal_projection(16, 8, seeded())
     for backend in ("plain", "state"):
@@ -173,7 +176,7 @@ def test_fewer_tokens_may_ask_than_answer():
         torch.testing.assert_close(few, every[:, :, :2])
 
 
-def test_sixteen_bits_lose_little():
+def test_in_sixteen_bits_sums_stay_in_single_precision():
     rounded = [x.bfloat16() for x in heads(tokens=64)]
     rows = orthogonal_projection(16, 8, seeded())
     query = favor_features(rounded[0].double(), rows, of_keys=False)
@@ -185,25 +188,67 @@ def test_sixteen_bits_lose_little():
     assert (out - exact).abs().max() / exact.abs().max() < 4e-3
 
 
+def projection_and_heads():
+    return orthogonal_projection(feature_count(8), 8, seeded()), heads()
+
+
+def test_every_backend_of_favor_attention_computes_the_same():
+    rows, given = projection_and_heads()
+    expected = favor_attention(*given, rows, "sample", "plain")
+    for backend in favor.FAVOR_BACKENDS:
+        found = attend_by_favor(*given, rows, backend=backend)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_auto_streams_on_a_cpu_where_nothing_is_traced(monkeypatch):
+    rows, given = projection_and_heads()
+    calls, stream = [], favor.stream_favor
+    monkeypatch.setattr(favor, "stream_favor", lambda *x: calls.append(x) or stream(*x))
+    attend_by_favor(*given, rows)
+    assert len(calls) == 1
+    attend_by_favor(*given, rows, backend="plain")
+    torch.func.grad(lambda x: attend_by_favor(x, *given[1:], rows).sum())(given[0])
+    assert len(calls) == 1
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # within torch
+def test_favor_attention_under_torch_func_and_forward_mode():
+    rows, (query, key, value) = projection_and_heads()
+
+    def loss(x, backend="auto"):
+        return attend_by_favor(x, key, value, rows, backend=backend).square().sum()
+
+    leaf = query.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(query), expected)
+    with forward_ad.dual_level():
+        dual = loss(forward_ad.make_dual(query, key))
+        slope = forward_ad.unpack_dual(dual).tangent
+    torch.testing.assert_close(slope, (expected * key).sum())
+
+
 # Positions.
 
 
 def relative_kernel(positions, rows):
-    """The published order: positions in the vectors, then the feature map.  One query, one key,
-    both moved to each of the positions, the key (3, −2) further on."""
+    """Return the products and kernels of one query and one key at many positions.
+
+    In the published order: positions enter the vectors, then the feature map.  The key is (3, −2)
+    from the query.
+    """
     generator = seeded(1)
     content = torch.randn(2, 32, generator=generator, dtype=torch.float64) / math.sqrt(3)
     alpha, beta = torch.randn(2, 2, 4, generator=generator, dtype=torch.float64)
     frequency = 64.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     step = torch.tensor([3.0, -2.0], dtype=torch.float64)
 
-    def waves(places):
-        phase = places[:, :, None] * frequency
+    def waves(at):
+        phase = at[:, :, None] * frequency
         return phase.sin(), phase.cos()
 
     (s, c), (s2, c2) = waves(positions), waves(positions + step)
-    turned = torch.stack([alpha * s - beta * c, beta * s + alpha * c], dim=-1).flatten(1)
-    query = torch.cat([content[0].expand(len(positions), -1), turned], dim=-1)
+    rotated = torch.stack([alpha * s - beta * c, beta * s + alpha * c], dim=-1).flatten(1)
+    query = torch.cat([content[0].expand(len(positions), -1), rotated], dim=-1)
     key = torch.stack([s2, c2], dim=-1).flatten(1)
     key = torch.cat([content[1].expand(len(positions), -1), key], dim=-1)
     (a, b), (c, d) = favor_exponents(query, rows), favor_exponents(key, rows)
@@ -211,19 +256,20 @@ def relative_kernel(positions, rows):
 
 
 def test_control_the_published_kernel_is_relative_only_in_expectation():
-    """About 0.4 over positions at 185 features (reference: 0.435), falling as one over the root."""
+    """Its standard deviation over positions is about 0.4 of its mean at 185 features (the reference
+    gives 0.435) and falls with the square root of their number."""
     positions = 199 * torch.rand(400, 2, generator=seeded(2), dtype=torch.float64)
-    spread = {}
+    deviation = {}
     for features in (185, 10_000):
         found = []
         for seed in range(3):
             rows = orthogonal_projection(features, 48, seeded(seed))
             dot, kernel = relative_kernel(positions, rows)
             found.append(float(kernel.std() / kernel.mean()))
-        spread[features] = sum(found) / 3
+        deviation[features] = sum(found) / 3
     assert dot.max() - dot.min() < 1e-12, "the dot product itself is relative"
-    assert 0.2 < spread[185] < 0.8
-    assert spread[10_000] < 0.4 * spread[185]
+    assert 0.2 < deviation[185] < 0.8
+    assert deviation[10_000] < 0.4 * deviation[185]
 
 
 def wave_inputs(tokens=6, free=1):
@@ -233,20 +279,20 @@ def wave_inputs(tokens=6, free=1):
 
 
 def test_waves_are_exactly_relative():
-    """All coordinates moved: every phase by the same ω·t.  The kernel, read off by unit vectors."""
+    """A shift of all positions changes no weight; unit vectors as values give the weights."""
     query, key, _, _, lead = wave_inputs()
-    frequency, places = torch.randn(2, 8, 2).double(), torch.randn(6, 2).double()
+    frequency, positions = torch.randn(2, 8, 2).double(), torch.randn(6, 2).double()
     unit = torch.eye(7, dtype=torch.float64).expand(2, 2, 7, 7)
 
-    def kernel(places):
-        phases = torch.einsum("hfx,px->hpf", frequency, places)
+    def kernel(positions):
+        phases = torch.einsum("hfx,px->hpf", frequency, positions)
         return attend_by_waves(query, key, unit, phases, lead)
 
-    here, there = kernel(places), kernel(places + torch.tensor([100.0, -31.0]))
+    here, there = kernel(positions), kernel(positions + torch.tensor([100.0, -31.0]))
     assert (here - there).abs().max() < 1e-12
-    assert (kernel(2 * places) - here).abs().max() > 1e-2
-    swapped = kernel(places[[1, 0, 2, 3, 4, 5]])
-    assert torch.equal(swapped[:, :, 0], here[:, :, 0]), "a token without a place sees content"
+    assert (kernel(2 * positions) - here).abs().max() > 1e-2
+    swapped = kernel(positions[[1, 0, 2, 3, 4, 5]])
+    assert torch.equal(swapped[:, :, 0], here[:, :, 0]), "a token without a position uses content"
 
 
 def test_definition_of_waves():
@@ -257,16 +303,16 @@ def test_definition_of_waves():
             above, below = 0.0, 0.0
             for s in range(4):
                 product = query[0, n, t] * key[0, n, s]
-                turn = torch.zeros(8, dtype=torch.float64)
+                phase = torch.zeros(8, dtype=torch.float64)
                 if t and s:
-                    turn = phases[n, s - 1] - phases[n, t - 1] + lead[n]
-                above = above + (product * turn.cos()).sum() * value[0, n, s]
+                    phase = phases[n, s - 1] - phases[n, t - 1] + lead[n]
+                above = above + (product * phase.cos()).sum() * value[0, n, s]
                 below = below + product.sum()
             torch.testing.assert_close(out[0, n, t], above / below)
 
 
 @pytest.mark.parametrize("free", [0, 1, 2])
-def test_state_of_waves_agrees_with_plain_forward_and_backward(free):
+def test_the_state_of_waves_matches_the_formula_forward_and_backward(free):
     given = [x.requires_grad_() for x in wave_inputs(free=free)]
     out, grads = {}, {}
     for backend in ("plain", "state"):
@@ -277,7 +323,7 @@ def test_state_of_waves_agrees_with_plain_forward_and_backward(free):
     assert all(grad.abs().max() > 1e-4 for grad in grads["plain"])
 
 
-def test_waves_are_bounded():
+def test_absolute_weights_of_waves_sum_to_at_most_one():
     query, key, _, phases, lead = wave_inputs()
     unit = torch.eye(7, dtype=torch.float64).expand(2, 2, 7, 7)
     weight = attend_by_waves(query, key, unit, phases, lead).abs().sum(dim=-1)
@@ -285,12 +331,14 @@ def test_waves_are_bounded():
     torch.testing.assert_close(weight[:, :, 0], torch.ones(2, 2).double())
 
 
-def test_unknown_names_are_refused():
+def test_unknown_names_raise_errors():
     query, key, value = heads()
     with pytest.raises(InputError, match="unknown stabiliser 'samples'"):
         favor_features(query, orthogonal_projection(3, 8, seeded()), of_keys=True,
                        stabiliser="samples")  # fmt: skip
     with pytest.raises(InputError, match=r"unknown backend 'sdpa'"):
         attend_by_features(query, key, value, backend="sdpa")
+    with pytest.raises(InputError, match="unknown backend 'lean'"):
+        attend_by_favor(query, key, value, orthogonal_projection(3, 8, seeded()), backend="lean")
     with pytest.raises(InputError, match="features = 0 must be at least 1"):
         orthogonal_projection(0, 8, seeded())

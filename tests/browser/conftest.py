@@ -1,7 +1,7 @@
-"""A real browser: headless Chromium, spoken to over its debugging pipe, with nothing to install.
+"""A real browser: headless Chromium, controlled over its debugging pipe without a driver.
 
 Messages are JSON, ended by a zero byte: commands go to the browser's file descriptor 3, and its
-answers and events come from descriptor 4.
+replies and events come from descriptor 4.
 """
 
 import base64
@@ -18,11 +18,11 @@ from turnwise.runs.train import train
 from turnwise.training.recipe import make_recipe
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE = 40  # seconds
+TIMEOUT = 40  # seconds
 
 
 class Browser:
-    """One tab; `complaints` are what the console or the page objected to."""
+    """One tab; `problems` are the errors and warnings of the console and the page."""
 
     def __init__(self, program, profile):
         to_browser, self.write_end = os.pipe()
@@ -45,7 +45,7 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self.unread, self.number, self.session = b"", 0, None
-        self.complaints, self.requests, self.loaded = [], [], False
+        self.problems, self.requests, self.loaded = [], [], False
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self.session = attached["sessionId"]
@@ -66,44 +66,44 @@ class Browser:
 
     def _next(self):
         while b"\0" not in self.unread:
-            ready, _, _ = select.select([self.read_end], [], [], PATIENCE)
-            assert ready, "Chromium does not answer"
+            ready, _, _ = select.select([self.read_end], [], [], TIMEOUT)
+            assert ready, "Chromium does not reply"
             part = os.read(self.read_end, 1 << 20)
             assert part, "Chromium has ended"
             self.unread += part
         message, _, self.unread = self.unread.partition(b"\0")
         event = json.loads(message)
-        self._note(event.get("method"), event.get("params", {}))
+        self._record(event.get("method"), event.get("params", {}))
         return event
 
-    def _note(self, method, given):
+    def _record(self, method, given):
         if method == "Page.loadEventFired":
             self.loaded = True
         if method == "Network.requestWillBeSent":
             self.requests.append(given["request"]["url"])
         if method == "Runtime.exceptionThrown":
-            self.complaints.append(given["exceptionDetails"]["text"])
+            self.problems.append(given["exceptionDetails"]["text"])
         if method == "Runtime.consoleAPICalled" and given["type"] in ("error", "warning"):
-            self.complaints.append(str(given["args"]))
+            self.problems.append(str(given["args"]))
         if method == "Log.entryAdded" and given["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(given["entry"]["text"])
+            self.problems.append(given["entry"]["text"])
 
-    def open(self, address):
-        self.complaints, self.requests, self.loaded = [], [], False
-        self.call("Page.navigate", url=address)
+    def open(self, url):
+        self.problems, self.requests, self.loaded = [], [], False
+        self.call("Page.navigate", url=url)
         while not self.loaded:
             self._next()
 
-    def ask(self, expression):
-        """The value of a JavaScript expression; promises are awaited."""
+    def evaluate(self, expression):
+        """Return the value of a JavaScript expression; promises are awaited."""
         given = {"expression": expression, "returnByValue": True, "awaitPromise": True}
         result = self.call("Runtime.evaluate", **given)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     def wait_for(self, expression):
-        end = time.monotonic() + PATIENCE
-        while not (value := self.ask(expression)):
+        end = time.monotonic() + TIMEOUT
+        while not (value := self.evaluate(expression)):
             assert time.monotonic() < end, f"{expression} stays {value!r}"
             time.sleep(0.03)
         return value
@@ -131,7 +131,7 @@ class Browser:
 
     def close(self):
         self.process.terminate()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
         os.close(self.write_end)
         os.close(self.read_end)
 
@@ -148,10 +148,10 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def page(browser):
-    """The browser; whatever a test does, nothing may be complained about."""
+    """The browser; a test fails if it caused an error or a warning."""
     yield browser
-    browser.ask("1")  # events that are still on their way
-    assert browser.complaints == []
+    browser.evaluate("1")  # receives the events that are still on their way
+    assert browser.problems == []
 
 
 def tiny_recipe(name):
@@ -167,7 +167,7 @@ def tiny_recipe(name):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """A small equivariant model and its ordinary twin, trained for two epochs."""
+    """A small equivariant model and its baseline, trained for two epochs."""
     folder = tmp_path_factory.mktemp("runs")
-    names = {"equivariant": "orbit_vit", "ordinary": "vit"}
-    return [train(tiny_recipe(model), folder / name) for name, model in names.items()]
+    names = {"equivariant": "orbit_vit", "baseline": "vit"}
+    return [train(tiny_recipe(model), folder / name).path for name, model in names.items()]

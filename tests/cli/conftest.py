@@ -1,4 +1,4 @@
-"""The command line in this process, in an empty folder, with one tiny run for all the tests."""
+"""Run commands in this process, in an empty folder, with one tiny run that all tests share."""
 
 import os
 import shutil
@@ -21,20 +21,20 @@ RECIPE = {
 
 
 @pytest.fixture(autouse=True)
-def empty_place(monkeypatch, tmp_path):
-    """An empty working folder, no data sets from outside, and no way to the network."""
+def empty_folder(monkeypatch, tmp_path):
+    """Change to an empty working folder, without data sets of the machine and without network."""
     monkeypatch.delenv("TURNWISE_DATA", raising=False)
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "*")
-    place = tmp_path / "here"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    return place
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 @pytest.fixture
 def turnwise(capsys):
-    """Runs a command: its exit status, what it printed, and what it said on stderr."""
+    """Run a command; return its exit status, its output, and its output on stderr."""
 
     def run(*words):
         status = main([str(word) for word in words])
@@ -45,21 +45,21 @@ def turnwise(capsys):
 
 @pytest.fixture
 def refused(turnwise):
-    """Runs a command that must be refused with status 2 and one line; returns the line."""
+    """Run a command that must fail with status 2 and one line on stderr; return the line."""
 
     def run(command, *words):
-        status, _, said = turnwise(command, *words)
+        status, _, error = turnwise(command, *words)
         assert status == 2
-        assert said.startswith(f"turnwise {command}: ")
-        assert said.count("\n") == 1 and said.endswith("\n"), "one line, and no traceback"
-        return said
+        assert error.startswith(f"turnwise {command}: ")
+        assert error.count("\n") == 1 and error.endswith("\n"), "one line, and no traceback"
+        return error
 
     return run
 
 
 @pytest.fixture
-def recipe(empty_place):
-    path = empty_place / "tiny.yaml"
+def recipe(empty_folder):
+    path = empty_folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(RECIPE))
     return path
 
@@ -70,14 +70,14 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def run(trained, empty_place):
-    """A copy of the run, which a test may change."""
-    return shutil.copytree(trained, empty_place / "run")
+def run(trained, empty_folder):
+    """Return a copy of the run, which a test may change."""
+    return shutil.copytree(trained, empty_folder / "run")
 
 
 @pytest.fixture
 def unread(monkeypatch):
-    """Runs a command of whose words nobody reads any, as in `turnwise … 2>&1 | true`."""
+    """Run a command whose output nobody reads, as in `turnwise … 2>&1 | true`."""
 
     def run(*words):
         reader, writer = os.pipe()

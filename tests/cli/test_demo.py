@@ -1,4 +1,4 @@
-"""Two models, one page: after a single epoch the promise already holds to the last digit."""
+"""Two models and one page; after a single epoch the orbit is already exactly invariant."""
 
 import contextlib
 import io
@@ -7,59 +7,60 @@ import json
 import pytest
 
 import turnwise as library
-from turnwise.cli.demo import clear_earlier_demo, recipe_of
+from turnwise.cli.demo import demo_recipe, remove_earlier_demo
 from turnwise.cli.main import main
 from turnwise.errors import InputError
+from turnwise.runs.run import Run
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The folder, the exit status and the words of one short demo."""
-    output, said = tmp_path_factory.mktemp("demo") / "new" / "page", io.StringIO()
-    with contextlib.redirect_stdout(said):
-        status = main(["demo", "--epochs", "1", "--output", str(output)])
-    return output, status, said.getvalue()
+    """Return the folder, the exit status and the output of one short demo."""
+    folder, output = tmp_path_factory.mktemp("demo") / "new" / "page", io.StringIO()
+    with contextlib.redirect_stdout(output):
+        status = main(["demo", "--epochs", "1", "--output", str(folder)])
+    return folder, status, output.getvalue()
 
 
-def quarters(output, name):
-    angles = json.loads((output / name / "test.json").read_text())["angles"]
+def quarter_turn_accuracy(folder, name):
+    angles = json.loads((folder / name / "test.json").read_text())["angles"]
     by_angle = dict(zip(angles["degrees"], angles["accuracy"], strict=True))
     return [by_angle[degrees] for degrees in (0.0, 90.0, 180.0, 270.0)]
 
 
 def test_a_page_is_written(demo):
-    output, status, said = demo
-    page = (output / "index.html").read_text()
+    folder, status, output = demo
+    page = (folder / "index.html").read_text()
     assert status == 0
-    assert f"open the page: {output.resolve() / 'index.html'}" in said
+    assert f"open the page: {folder.resolve() / 'index.html'}" in output
     assert "turnwise demo --epochs 1" in page
     assert "equivariant" in page
-    assert "ordinary" in page
-    assert "turnwise_vit_nano.rotmnist comes trained" in page
+    assert "baseline" in page
+    assert "turnwise_vit_nano.rotmnist was trained on rotated MNIST digits" in page
     assert "http://" not in page and "https://" not in page
 
 
-def test_quarter_turns_do_not_change_the_accuracy_of_the_equivariant_model(demo):
-    accuracies = quarters(demo[0], "equivariant")
+def test_the_equivariant_model_has_one_accuracy_for_all_quarter_turns(demo):
+    accuracies = quarter_turn_accuracy(demo[0], "equivariant")
     assert len(set(accuracies)) == 1
     assert accuracies[0] > 0.1  # better than a guess
 
 
-def test_control_they_do_change_that_of_its_twin(demo):
-    assert len(set(quarters(demo[0], "ordinary"))) > 1
+def test_control_the_baseline_has_several(demo):
+    assert len(set(quarter_turn_accuracy(demo[0], "baseline"))) > 1
 
 
-def test_both_are_runs_like_any_other(demo):
-    for name, model in (("equivariant", "orbit_vit"), ("ordinary", "vit")):
+def test_both_models_are_ordinary_runs(demo):
+    for name, model in (("equivariant", "orbit_vit"), ("baseline", "vit")):
         run = demo[0] / name
-        assert json.loads((run / "test.json").read_text())["times_examined"] == 1
+        assert json.loads((run / "test.json").read_text())["times_evaluated"] == 1
         assert library.load(run).config.name == model
 
 
-def test_the_outcome_is_told(demo):
-    said = demo[2]
-    assert "the equivariant model: " in said and ", invariant under C4" in said
-    assert "the ordinary model: " in said and ", NOT invariant under C4" in said
+def test_the_results_are_printed(demo):
+    output = demo[2]
+    assert "the equivariant model: " in output and ", invariant under C4" in output
+    assert "the baseline model: " in output and ", NOT invariant under C4" in output
 
 
 def test_the_verdicts_are_on_the_page(demo):
@@ -68,36 +69,36 @@ def test_the_verdicts_are_on_the_page(demo):
     assert page.count("INVARIANT under C4") == 2
 
 
-def test_the_twins_differ_in_nothing_but_the_orbit():
-    one, other = recipe_of("orbit_vit", 3).plain(), recipe_of("vit", 3).plain()
-    shared = {key: one["model"][key] for key in other["model"]}
-    assert {**one, "model": {**shared, "name": "vit"}} == other
-    assert one["trainer"]["max_epochs"] == 3
+def test_the_two_recipes_differ_only_in_the_orbit():
+    orbit, baseline = demo_recipe("orbit_vit", 3).plain(), demo_recipe("vit", 3).plain()
+    shared = {key: orbit["model"][key] for key in baseline["model"]}
+    assert {**orbit, "model": {**shared, "name": "vit"}} == baseline
+    assert orbit["trainer"]["max_epochs"] == 3
 
 
 @pytest.mark.parametrize("epochs", [0, -3])
-def test_no_epochs(refused, epochs, empty_place):
+def test_at_least_one_epoch_is_required(refused, epochs, empty_folder):
     assert f"--epochs {epochs} must be at least 1." in refused("demo", "--epochs", epochs)
-    assert not (empty_place / "turnwise-demo").exists()
+    assert not (empty_folder / "turnwise-demo").exists()
 
 
-def test_an_output_that_cannot_be_written(refused, empty_place):
-    (empty_place / "file").touch()
-    said = refused("demo", "--epochs", 1, "--output", "file/demo")
-    assert "choose another place with --output" in said
+def test_an_output_that_cannot_be_written_is_refused(refused, empty_folder):
+    (empty_folder / "file").touch()
+    error = refused("demo", "--epochs", 1, "--output", "file/demo")
+    assert "cannot write file/demo" in error
 
 
-def test_what_is_not_an_earlier_demo_is_left_alone(tmp_path):
-    (tmp_path / "ordinary").mkdir()
-    (tmp_path / "ordinary" / "thesis.txt").write_text("years of work")
+def test_a_folder_that_is_no_earlier_demo_is_not_removed(tmp_path):
+    (tmp_path / "baseline").mkdir()
+    (tmp_path / "baseline" / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="exists and is not an earlier demo; choose another"):
-        clear_earlier_demo(tmp_path / "ordinary")
-    assert (tmp_path / "ordinary" / "thesis.txt").read_text() == "years of work"
+        remove_earlier_demo(Run(tmp_path / "baseline"))
+    assert (tmp_path / "baseline" / "thesis.txt").read_text() == "years of work"
 
 
 def test_an_earlier_demo_is_replaced(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "environment.json").write_text('{"command": "turnwise demo --epochs 1"}')
-    clear_earlier_demo(tmp_path / "run")
+    remove_earlier_demo(Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
-    clear_earlier_demo(tmp_path / "run")  # nothing there is fine
+    remove_earlier_demo(Run(tmp_path / "run"))  # a missing folder is no error

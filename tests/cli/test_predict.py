@@ -1,29 +1,40 @@
-"""Pictures in, labels and probabilities out; and what happens to files that are no pictures."""
+"""Image files are classified by `turnwise predict`, and on the page of `turnwise serve`."""
 
 import csv
 import io
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from contextlib import ExitStack, suppress
+from http.client import HTTPException
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from turnwise.cli.main import parse
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
+from turnwise.deploy.server import TIMEOUT
 from turnwise.models import create_model, load, save
 
 
 @pytest.fixture
-def pictures(empty_place):
-    """Six test digits as files, in and below a folder, beside something that is no picture."""
-    images = load_dataset("digits").test.images[::80, 0][:6].numpy()
-    folder = empty_place / "pictures"
+def images(empty_folder):
+    """Write six test digits at several depths of a folder, beside a file that is no image."""
+    digits = load_dataset("digits").test.images[::80, 0][:6].numpy()
+    folder = empty_folder / "images"
     (folder / "below").mkdir(parents=True)
-    (folder / "notes.txt").write_text("no picture")
+    (folder / "notes.txt").write_text("no image")
     names = ["a.png", "b.PNG", "below/c.tif", "below/d.tiff", "e.png", "f.png"]
-    for name, image in zip(names, images, strict=True):
+    for name, image in zip(names, digits, strict=True):
         Image.fromarray(image).save(folder / name)
-    return folder, dict(zip(names, images, strict=True))
+    return folder, dict(zip(names, digits, strict=True))
 
 
 def table(text):
@@ -34,20 +45,20 @@ def probabilities(row):
     return [float(row[str(c)]) for c in range(10)]
 
 
-def test_every_picture_gets_its_row(turnwise, run, pictures):
-    folder, images = pictures
-    status, said, _ = turnwise("predict", run, folder, "--device", "cpu")
-    rows = table(said)
+def test_every_image_has_a_row(turnwise, run, images):
+    folder, digits = images
+    status, output, _ = turnwise("predict", run, folder, "--device", "cpu")
+    rows = table(output)
     assert status == 0
-    assert said.splitlines()[0] == "picture,label,0,1,2,3,4,5,6,7,8,9"
-    assert [row["picture"] for row in rows] == sorted(str(folder / name) for name in images)
+    assert output.splitlines()[0] == "image,label,0,1,2,3,4,5,6,7,8,9"
+    assert [row["image"] for row in rows] == sorted(str(folder / name) for name in digits)
 
 
-def test_probabilities_are_those_of_the_model(turnwise, run, pictures):
-    folder, images = pictures
+def test_probabilities_are_those_of_the_model(turnwise, run, images):
+    folder, digits = images
     model = load(run)
     for row in table(turnwise("predict", run, folder)[1]):
-        image = images[row["picture"].removeprefix(f"{folder}/")]
+        image = digits[row["image"].removeprefix(f"{folder}/")]
         with torch.no_grad():
             seen = model.preprocess(to_unit(torch.from_numpy(image))[None, None])
             expected = model(seen).softmax(-1)[0]
@@ -56,120 +67,204 @@ def test_probabilities_are_those_of_the_model(turnwise, run, pictures):
         assert row["label"] == str(int(expected.argmax()))
 
 
-def test_the_label_is_the_largest_probability_by_its_own_name(turnwise, empty_place, pictures):
-    """With classes named after animals, and with classes that have no names."""
+def test_the_label_is_the_class_of_the_largest_probability(turnwise, empty_folder, images):
+    """With and without names of the classes."""
     model = create_model("vit", num_classes=3, patch=7, width=16, depth=1, heads=2)
     names = ["ant, red", "bee", "cat"]
     save(model, "named", classes=names)
     save(model, "nameless")
     for folder, classes in (("named", names), ("nameless", ["0", "1", "2"])):
-        for row in table(turnwise("predict", folder, pictures[0])[1]):
+        for row in table(turnwise("predict", folder, images[0])[1]):
             assert row["label"] == max(classes, key=lambda name: float(row[name]))
 
 
-def test_a_turned_picture_gets_the_same_label(turnwise, run, pictures, empty_place):
-    """The model is an orbit over C4; the two rows of each picture agree to the last figure."""
-    folder, images = pictures
+def test_a_rotated_image_gets_the_same_label(turnwise, run, images, empty_folder):
+    """The model is an orbit over C4; the probabilities agree to the last printed digit."""
+    folder, digits = images
     for k in (1, 2, 3):
-        (empty_place / "turned").mkdir(exist_ok=True)
-        for name, image in images.items():
+        (empty_folder / "rotated").mkdir(exist_ok=True)
+        for name, image in digits.items():
             stem = name.replace("/", "_").partition(".")[0]
-            Image.fromarray(np.rot90(image, k)).save(empty_place / "turned" / f"{stem}.png")
-        upright = {row["picture"]: row for row in table(turnwise("predict", run, folder)[1])}
-        for name in images:
+            Image.fromarray(np.rot90(image, k)).save(empty_folder / "rotated" / f"{stem}.png")
+        upright = {row["image"]: row for row in table(turnwise("predict", run, folder)[1])}
+        for name in digits:
             stem = name.replace("/", "_").partition(".")[0]
-            (row,) = table(turnwise("predict", run, f"turned/{stem}.png")[1])
+            (row,) = table(turnwise("predict", run, f"rotated/{stem}.png")[1])
             other = upright[str(folder / name)]
             assert row["label"] == other["label"]
             assert probabilities(row) == pytest.approx(probabilities(other), abs=1.5e-4)
 
 
-def test_control_different_digits_get_different_probabilities(turnwise, run, pictures):
-    rows = table(turnwise("predict", run, pictures[0])[1])
+def test_control_different_digits_get_different_probabilities(turnwise, run, images):
+    rows = table(turnwise("predict", run, images[0])[1])
     assert len({tuple(probabilities(row)) for row in rows}) == len(rows)
 
 
-def test_a_csv_file_is_written(turnwise, run, pictures, empty_place):
-    on_screen = turnwise("predict", run, pictures[0])[1]
-    status, said, _ = turnwise("predict", run, pictures[0], "--output", "new/answers.csv")
+def test_a_csv_file_is_written(turnwise, run, images, empty_folder):
+    printed = turnwise("predict", run, images[0])[1]
+    status, output, _ = turnwise("predict", run, images[0], "--output", "new/predictions.csv")
     assert status == 0
-    assert said == "6 pictures classified, written to new/answers.csv\n"
-    assert table((empty_place / "new" / "answers.csv").read_text()) == table(on_screen)
+    assert output == "6 images classified, written to new/predictions.csv\n"
+    assert table((empty_folder / "new" / "predictions.csv").read_text()) == table(printed)
 
 
-def test_pictures_of_any_size_and_colour(turnwise, run, empty_place):
-    """Cropped to the central square, resampled to 28 pixels, and made grey."""
+def test_images_of_any_size_and_colour(turnwise, run, empty_folder):
+    """They are cropped to the central square, resampled to 28 pixels, and converted to grey."""
     random = np.random.default_rng(0)
     Image.fromarray(random.integers(0, 256, (40, 90, 3), np.uint8)).save("wide.png")
     Image.fromarray(random.integers(0, 256, (9, 9, 4), np.uint8)).save("small.png")
-    status, said, _ = turnwise("predict", run, "wide.png", "small.png")
+    status, output, _ = turnwise("predict", run, "wide.png", "small.png")
     assert status == 0
-    assert [row["picture"] for row in table(said)] == ["wide.png", "small.png"]
+    assert [row["image"] for row in table(output)] == ["wide.png", "small.png"]
 
 
-def test_many_pictures_are_taken_in_chunks(turnwise, run, pictures, monkeypatch):
-    whole = turnwise("predict", run, pictures[0])[1]
+def test_many_images_are_predicted_in_chunks(turnwise, run, images, monkeypatch):
+    whole = turnwise("predict", run, images[0])[1]
     monkeypatch.setattr("turnwise.cli.predict.CHUNK", 4)
-    assert [row["label"] for row in table(turnwise("predict", run, pictures[0])[1])] == [
+    assert [row["label"] for row in table(turnwise("predict", run, images[0])[1])] == [
         row["label"] for row in table(whole)
     ]
 
 
-def test_a_file_that_is_no_picture(refused, run, pictures):
-    said = refused("predict", run, pictures[0] / "notes.txt")
-    assert "notes.txt cannot be read" in said
+def test_a_file_that_is_no_image_is_refused(refused, run, images):
+    error = refused("predict", run, images[0] / "notes.txt")
+    assert "notes.txt cannot be read" in error
 
 
-def test_a_truncated_picture(refused, run, pictures):
-    broken = pictures[0] / "a.png"
+def test_a_truncated_image_is_refused(refused, run, images):
+    broken = images[0] / "a.png"
     broken.write_bytes(broken.read_bytes()[:70])
     assert "a.png cannot be read" in refused("predict", run, broken)
 
 
-def test_hidden_files_in_a_folder_are_left_out(turnwise, run, pictures):
-    """What macOS leaves beside pictures is called so, too; by its own name it is still read."""
-    folder, images = pictures
+def test_hidden_files_in_a_folder_are_skipped(turnwise, run, images):
+    """Such as those that macOS writes beside images."""
+    folder, digits = images
     (folder / ".cache").mkdir()
     for name in ("._a.png", "below/._c.tif", ".cache/x.png"):
-        (folder / name).write_bytes(b"no picture")
-    status, said, _ = turnwise("predict", run, folder)
+        (folder / name).write_bytes(b"no image")
+    status, output, _ = turnwise("predict", run, folder)
     assert status == 0
-    assert [row["picture"] for row in table(said)] == sorted(str(folder / name) for name in images)
+    assert [row["image"] for row in table(output)] == sorted(str(folder / name) for name in digits)
 
 
-def test_a_hidden_file_by_its_own_name(turnwise, refused, run, pictures):
-    hidden = pictures[0] / "a.png"
+def test_a_hidden_file_is_read_if_it_is_named(turnwise, refused, run, images):
+    hidden = images[0] / "a.png"
     hidden = hidden.rename(hidden.with_name(".a.png"))
     (row,) = table(turnwise("predict", run, hidden)[1])
-    assert row["picture"] == str(hidden)
-    hidden.write_bytes(b"no picture")
+    assert row["image"] == str(hidden)
+    hidden.write_bytes(b"no image")
     assert ".a.png cannot be read" in refused("predict", run, hidden)
 
 
-def test_a_folder_without_pictures(refused, run, empty_place):
-    (empty_place / "bare").mkdir()
-    (empty_place / "bare" / "notes.txt").touch()
-    said = refused("predict", run, "bare")
-    assert "bare holds no pictures (.png, .jpg, .jpeg, .tif, .tiff, .bmp, .webp)." in said
+def test_a_folder_without_images_is_refused(refused, run, empty_folder):
+    (empty_folder / "bare").mkdir()
+    (empty_folder / "bare" / "notes.txt").touch()
+    error = refused("predict", run, "bare")
+    assert "bare holds no images (.png, .jpg, .jpeg, .tif, .tiff, .bmp, .webp)." in error
 
 
-def test_a_file_that_is_missing(refused, run):
-    said = refused("predict", run, "nowhere.png")
-    assert "nowhere.png does not exist; give a picture or a folder of pictures." in said
+def test_a_missing_file_is_refused(refused, run):
+    error = refused("predict", run, "nowhere.png")
+    assert "nowhere.png does not exist; give an image or a folder of images." in error
 
 
-def test_nothing_is_written_when_one_picture_is_bad(refused, run, pictures, empty_place):
-    folder, _ = pictures
-    (folder / "z.png").write_bytes(b"no picture")
-    assert "z.png cannot be read" in refused("predict", run, folder, "--output", "answers.csv")
-    assert not (empty_place / "answers.csv").exists()
+def test_nothing_is_written_if_one_image_is_bad(refused, run, images, empty_folder):
+    folder, _ = images
+    (folder / "z.png").write_bytes(b"no image")
+    assert "z.png cannot be read" in refused("predict", run, folder, "--output", "predictions.csv")
+    assert not (empty_folder / "predictions.csv").exists()
 
 
-def test_a_folder_that_is_no_model(refused, pictures):
-    assert "is not a model or run folder" in refused("predict", pictures[0], pictures[0])
+def test_a_folder_that_is_no_model_is_refused(refused, images):
+    assert "is not a model or run folder" in refused("predict", images[0], images[0])
 
 
-def test_an_output_that_cannot_be_written(refused, run, pictures, empty_place):
-    (empty_place / "file").touch()
-    said = refused("predict", run, pictures[0], "--output", "file/answers.csv")
-    assert "cannot write file/answers.csv" in said
+def test_an_output_that_cannot_be_written_is_refused(refused, run, images, empty_folder):
+    (empty_folder / "file").touch()
+    error = refused("predict", run, images[0], "--output", "file/predictions.csv")
+    assert "cannot write file/predictions.csv" in error
+
+
+def interrupt(process, timeout=60):
+    """Send Ctrl-C; return the exit status, and the rest of the output."""
+    process.send_signal(signal.SIGINT)
+    output, error = process.communicate(timeout=timeout)
+    return process.returncode, output, error
+
+
+@pytest.fixture
+def serving(run):
+    """Run the command in another process; return the process and the address that it prints."""
+    command = [sys.executable, "-m", "turnwise", "serve", str(run), "--port", "0"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # a process in the background of a shell ignores Ctrl-C, and its children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    line = process.stdout.readline()
+    yield process, re.search(r"http://127\.0\.0\.1:\d+/", line)[0]
+    process.kill()
+    process.communicate()
+
+
+def test_the_server_runs_until_it_is_interrupted(serving):
+    process, address = serving
+    with urllib.request.urlopen(address, timeout=20) as reply:
+        assert b"Rotate your picture" in reply.read()
+    assert interrupt(process) == (0, "stopped\n", "")
+
+
+def test_the_server_stops_at_once_while_clients_are_connected(serving):
+    process, address = serving
+    port = int(address.rsplit(":")[-1].rstrip("/"))
+    with ExitStack() as clients:
+        for sent in (
+            b"",
+            b"GET / HT",
+            b"POST /predict HTTP/1.1\r\nContent-Length: 999\r\n\r\nhalf",
+        ):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(sent)
+        with urllib.request.urlopen(address, timeout=20) as reply:  # then the others are accepted
+            reply.read()
+        assert interrupt(process, TIMEOUT / 2) == (0, "stopped\n", "")
+
+
+def test_the_server_stops_while_it_predicts(serving):
+    process, address = serving
+    file = io.BytesIO()
+    Image.new("L", (1500, 1500)).save(file, "PNG")
+
+    def send_requests():
+        request = urllib.request.Request(f"{address}predict", file.getvalue(), method="POST")
+        with suppress(OSError, HTTPException):  # the server may close the connection
+            while urllib.request.urlopen(request, timeout=20).read():
+                replied.set()
+
+    replied = threading.Event()
+    clients = [threading.Thread(target=send_requests) for _ in range(3)]
+    for client in clients:
+        client.start()
+    assert replied.wait(60)
+    assert interrupt(process) == (0, "stopped\n", "")
+    for client in clients:
+        client.join()
+
+
+def test_loopback_is_the_default():
+    args = parse(["serve", "run"])
+    assert (args.host, args.port) == ("127.0.0.1", 8765)
+
+
+def test_a_port_in_use_is_refused(refused, run):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "try another --port" in refused("serve", run, "--port", port)
+
+
+def test_a_wrong_address_is_refused(refused, run, empty_folder):
+    assert "is not a model or run folder" in refused("serve", empty_folder)
+    assert "--port 70000 must be from 0 to 65535" in refused("serve", run, "--port", 70000)
+    assert "cannot listen on 203.0.113.1" in refused("serve", run, "--host", "203.0.113.1")
+    assert "give the one that others should use" in refused("serve", run, "--host", "0.0.0.0")

@@ -1,4 +1,4 @@
-"""From a recipe to a run, and everything that a user can get wrong on the way."""
+"""`turnwise train` turns a recipe into a run, and refuses what cannot be trained."""
 
 import csv
 import shlex
@@ -18,11 +18,11 @@ def rows(run):
 
 
 @pytest.fixture
-def own_pictures(empty_place):
-    """Two classes of little pictures in a folder; `counts` says how many of each."""
+def own_images(empty_folder):
+    """Write a folder of small images; `counts` are the images per class."""
 
     def write(size=(8, 8), **counts):
-        random, folder = np.random.default_rng(0), empty_place / "own"
+        random, folder = np.random.default_rng(0), empty_folder / "own"
         for name, count in counts.items():
             (folder / name).mkdir(parents=True)
             for number in range(count):
@@ -36,26 +36,26 @@ def own_pictures(empty_place):
 OWN = ("data.name=folder:own", "model.patch=4", "optimisation.batch_size=4")
 
 
-def test_a_run_is_made_where_it_is_asked_for(turnwise, recipe, empty_place):
-    status, said, _ = turnwise("train", recipe, "seed=3", "--output", "out", "model.depth=2")
+def test_a_run_is_written_to_the_given_folder(turnwise, recipe, empty_folder):
+    status, output, _ = turnwise("train", recipe, "seed=3", "--output", "out", "model.depth=2")
     assert status == 0
-    assert said == "the run is in out; test it with: turnwise test out\n"
-    kept = yaml.safe_load((empty_place / "out" / "recipe.yaml").read_text())
-    assert (kept["seed"], kept["model"]["depth"]) == (3, 2)
-    assert [row["epoch"] for row in rows(empty_place / "out")] == ["0"]
+    assert output == "the run is in out; test it with: turnwise test out\n"
+    stored = yaml.safe_load((empty_folder / "out" / "recipe.yaml").read_text())
+    assert (stored["seed"], stored["model"]["depth"]) == (3, 2)
+    assert [row["epoch"] for row in rows(empty_folder / "out")] == ["0"]
     assert load("out").classes == tuple("0123456789")
 
 
-def test_runs_are_numbered_and_can_be_continued(turnwise, recipe, empty_place):
-    """Without --output a run gets the next number; --resume takes the recipe of the run."""
-    (empty_place / "runs" / "tiny" / "version_0").mkdir(parents=True)
+def test_runs_are_numbered_and_can_be_resumed(turnwise, recipe, empty_folder):
+    """Without --output a run gets the next number; --resume uses the recipe of the run."""
+    (empty_folder / "runs" / "tiny" / "version_0").mkdir(parents=True)
     assert turnwise("train", recipe)[0] == 0
-    run = empty_place / "runs" / "tiny" / "version_1"
+    run = empty_folder / "runs" / "tiny" / "version_1"
     assert len(rows(run)) == 1
-    status, said, _ = turnwise("train", "--resume", run, "trainer.max_epochs=2")
+    status, output, _ = turnwise("train", "--resume", run, "trainer.max_epochs=2")
     assert status == 0
     assert yaml.safe_load((run / "recipe.yaml").read_text())["trainer"]["max_epochs"] == 2
-    assert str(run) in said
+    assert str(run) in output
     assert [row["epoch"] for row in rows(run)] == ["0", "1"]
     assert [p.name for p in sorted(run.parent.iterdir())] == ["version_0", "version_1"]
 
@@ -63,34 +63,34 @@ def test_runs_are_numbered_and_can_be_continued(turnwise, recipe, empty_place):
 TINY = ("--patch", "7", "--width", "16", "heads=2", "--depth=1", "--batch-size", "400")
 
 
-def test_a_model_and_a_data_set(turnwise, empty_place):
-    """Runs are numbered below LOG/EXP, which has a name of its own unless one is given."""
+def test_a_model_is_trained_on_a_data_set(turnwise, empty_folder):
+    """Runs are numbered in LOG/EXP, and EXP is DATASET_MODEL by default."""
     words = ("train", "vit", "digits", *TINY, "epochs=1", "trainer.accelerator=cpu")
     assert turnwise(*words)[0] == 0
-    kept = yaml.safe_load((empty_place / "runs/digits_vit/version_0/recipe.yaml").read_text())
-    assert (kept["model"]["name"], kept["model"]["width"], kept["seed"]) == ("vit", 16, 0)
+    stored = yaml.safe_load((empty_folder / "runs/digits_vit/version_0/recipe.yaml").read_text())
+    assert (stored["model"]["name"], stored["model"]["width"], stored["seed"]) == ("vit", 16, 0)
     for number in range(2):
         assert turnwise(*words, "--log-path", "logs", "--exp-name", "first", "seed=5")[0] == 0
-        run = empty_place / "logs" / "first" / f"version_{number}"
+        run = empty_folder / "logs" / "first" / f"version_{number}"
         assert yaml.safe_load((run / "recipe.yaml").read_text())["seed"] == 5
         assert load(run).classes == tuple("0123456789")
 
 
-def test_a_run_may_have_a_name_instead_of_a_number(turnwise, refused, recipe, empty_place):
+def test_a_run_may_have_a_name_instead_of_a_number(turnwise, refused, recipe, empty_folder):
     words = ("--log_path", "logs", "--exp_name", "first", "--version", "mine")
     assert turnwise("train", recipe, *words)[0] == 0
-    assert load(empty_place / "logs" / "first" / "mine").classes
-    assert "logs/first/mine exists" in refused("train", recipe, *words)
-    made = ("vit", "digits", *TINY, "epochs=1", "trainer.accelerator=cpu", "--version=mine")
-    assert turnwise("train", *made)[0] == 0
-    assert [p.name for p in (empty_place / "runs" / "digits_vit").iterdir()] == ["mine"]
+    assert load(empty_folder / "logs" / "first" / "mine").classes
+    assert "logs/first/mine holds a run that can be resumed" in refused("train", recipe, *words)
+    words = ("vit", "digits", *TINY, "epochs=1", "trainer.accelerator=cpu", "--version=mine")
+    assert turnwise("train", *words)[0] == 0
+    assert [p.name for p in (empty_folder / "runs" / "digits_vit").iterdir()] == ["mine"]
 
 
-def test_a_recipe_of_settings_alone(turnwise, own_pictures, empty_place):
-    own_pictures(circle=8, square=8)
+def test_settings_alone_are_a_recipe(turnwise, own_images, empty_folder):
+    own_images(circle=8, square=8)
     settings = ("model.name=vit", *OWN, "model.width=16", "model.heads=2", "trainer.max_epochs=1")
     assert turnwise("train", *settings, "trainer.accelerator=cpu")[0] == 0
-    assert (empty_place / "runs" / "own_vit" / "version_0" / "model").is_dir()
+    assert (empty_folder / "runs" / "own_vit" / "version_0" / "model").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -102,23 +102,23 @@ def test_a_recipe_of_settings_alone(turnwise, own_pictures, empty_place):
         (("vit", "digits", "--output=o", "--exp-name=e"), "leave --log-path, --exp-name and "),
         (("vit", "digits", "--output=o", "--version=v"), "and --version out."),
         (("vit", "digits", "--version=a/b"), "--version a/b must be a name, not a path"),
-        (("vit", "digits", "--schedule", "noam"), "falls from the end of its warm-up"),
+        (("vit", "digits", "--schedule", "noam"), "decays from the end of its warm-up"),
         (("seed=1",), "recipe needs 'model'"),
     ],
 )
-def test_words_that_cannot_be_used(refused, empty_place, words, message):
+def test_a_wrong_command_leaves_no_files(refused, empty_folder, words, message):
     assert message in refused("train", *words)
-    assert not list(empty_place.iterdir())
+    assert not list(empty_folder.iterdir())
 
 
-def test_own_pictures(turnwise, recipe, own_pictures):
-    own_pictures(circle=8, square=8)
+def test_images_of_your_own_are_trained_on(turnwise, recipe, own_images):
+    own_images(circle=8, square=8)
     assert turnwise("train", recipe, *OWN, "--output", "out")[0] == 0
     assert load("out").classes == ("circle", "square")
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
         ("model.name=orbit_vti", "unknown model 'orbit_vti'. Did you mean 'orbit_vit'?"),
         ("model.widht=8", "unknown option of orbit_vit 'widht'. Did you mean 'width'?"),
@@ -135,36 +135,37 @@ def test_own_pictures(turnwise, recipe, own_pictures):
         ("optimisation.batch_size=9999", "batch_size = 9999 is more than the 4000 training"),
         ("optimisation.optimiser=adam", "unknown optimiser 'adam'. Did you mean 'adamw'?"),
         ("=3", "an override is written key=value, e.g. trainer.max_epochs=5, got '=3'"),
+        ("word", "an override is written key=value, e.g. trainer.max_epochs=5, got 'word'"),
     ],
 )
-def test_a_setting_that_is_wrong(refused, recipe, empty_place, setting, words):
-    assert words in refused("train", recipe, setting, "--output", "out")
-    assert not (empty_place / "out").exists()
+def test_a_wrong_setting_is_refused(refused, recipe, empty_folder, setting, message):
+    assert message in refused("train", recipe, setting, "--output", "out")
+    assert not (empty_folder / "out").exists()
 
 
-def test_a_colour_model_for_grey_pictures_gets_them_repeated(turnwise, recipe):
+def test_a_colour_model_gets_grey_images_repeated(turnwise, recipe):
     assert turnwise("train", recipe, "data.channels=3", "--output", "out")[0] == 0
     assert load("out").config.options["in_chans"] == 3
 
 
 @pytest.mark.parametrize("channels", [0, 2])
-def test_channels_that_no_picture_has(refused, recipe, channels):
+def test_an_impossible_number_of_channels_is_refused(refused, recipe, channels):
     assert f"channels = {channels}" in refused("train", recipe, f"data.channels={channels}")
 
 
-def test_a_recipe_that_is_not_there(refused):
+def test_a_missing_recipe_is_refused(refused):
     assert "cannot read the recipe nowhere.yaml: no such file" in refused("train", "nowhere.yaml")
 
 
-def test_no_recipe_at_all(refused):
-    said = refused("train")
+def test_no_recipe_at_all_is_refused(refused):
+    error = refused("train")
     assert (
-        "give a recipe (recipes/*.yaml), MODEL DATASET (turnwise models), or --resume RUN" in said
+        "give a recipe (recipes/*.yaml), MODEL DATASET (turnwise models), or --resume RUN" in error
     )
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ("model: [", "is not YAML"),
         ("- 1\n- 2\n", "a recipe has the parts model, data, optimisation"),
@@ -173,90 +174,90 @@ def test_no_recipe_at_all(refused):
         ("model: {group: C4}\ndata: {name: digits}\n", "model needs a name"),
     ],
 )
-def test_a_recipe_that_is_none(refused, recipe, content, words):
+def test_a_file_that_is_no_recipe_is_refused(refused, recipe, content, message):
     recipe.write_text(content)
-    assert words in refused("train", recipe)
+    assert message in refused("train", recipe)
 
 
-def test_a_recipe_of_bytes(refused, recipe):
+def test_a_binary_recipe_is_refused(refused, recipe):
     recipe.write_bytes(b"\xff\x00\x80")
     assert "cannot read the recipe" in refused("train", recipe)
 
 
-def test_an_occupied_output(refused, recipe, empty_place):
-    (empty_place / "out").mkdir()
-    said = refused("train", recipe, "--output", "out")
-    assert "out exists; choose another --output." in said
+def test_an_existing_output_is_refused(refused, recipe, empty_folder):
+    (empty_folder / "out").mkdir()
+    error = refused("train", recipe, "--output", "out")
+    assert "out exists; choose another folder." in error
 
 
-def test_an_output_that_cannot_be_written(refused, recipe, empty_place):
-    (empty_place / "file").touch()
-    said = refused("train", recipe, "--output", "file/out")
-    assert "cannot write file/out" in said
-    assert "choose another place with --output" in said
+def test_an_output_that_cannot_be_written_is_refused(refused, recipe, empty_folder):
+    (empty_folder / "file").touch()
+    error = refused("train", recipe, "--output", "file/out")
+    assert "cannot write file/out" in error
+    assert "choose another path" in error
 
 
-def test_resume_goes_on_in_its_own_folder(refused, run):
-    said = refused("train", "--resume", run, "--output", "elsewhere")
-    assert "--resume continues in its own folder; leave --output out." in said
+def test_a_run_is_resumed_in_its_own_folder(refused, run):
+    error = refused("train", "--resume", run, "--output", "elsewhere")
+    assert "--resume continues in its own folder; leave --output out." in error
 
 
-def test_nothing_to_resume(refused, run):
+def test_a_run_without_a_checkpoint_cannot_be_resumed(refused, run):
     (run / "checkpoints" / "last.ckpt").unlink()
-    assert "has no checkpoints/last.ckpt to resume from" in refused("train", "--resume", run)
+    assert "has no checkpoint to resume from" in refused("train", "--resume", run)
     assert "cannot read the recipe" in refused("train", "--resume", "nowhere")
 
 
-def test_several_processes_need_a_common_folder(refused, recipe, monkeypatch):
+def test_several_processes_need_a_named_folder(refused, recipe, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "its folder must be named: give --output" in refused("train", recipe)
 
 
-def test_an_empty_folder(refused, recipe, empty_place):
-    (empty_place / "own").mkdir()
-    assert "there are no pictures in own" in refused("train", recipe, *OWN)
+def test_an_empty_folder_is_refused(refused, recipe, empty_folder):
+    (empty_folder / "own").mkdir()
+    assert "there are no images in own" in refused("train", recipe, *OWN)
 
 
-def test_a_folder_that_is_not_there(refused, recipe):
+def test_a_missing_folder_is_refused(refused, recipe):
     assert "there is no folder 'own'" in refused("train", recipe, *OWN)
 
 
-def test_a_folder_of_one_class(refused, recipe, own_pictures):
-    own_pictures(circle=8)
+def test_a_folder_of_one_class_is_refused(refused, recipe, own_images):
+    own_images(circle=8)
     assert "own has one class only, 'circle'" in refused("train", recipe, *OWN)
 
 
-def test_a_picture_that_cannot_be_read(refused, recipe, own_pictures):
-    broken = own_pictures(circle=8, square=8) / "square" / "3.png"
+def test_an_image_that_cannot_be_read_is_refused(refused, recipe, own_images):
+    broken = own_images(circle=8, square=8) / "square" / "3.png"
     broken.write_bytes(broken.read_bytes()[:60])
-    said = refused("train", recipe, *OWN)
-    assert "own/square/3.png cannot be read" in said
-    assert "remove it or repair it" in said
+    error = refused("train", recipe, *OWN)
+    assert "own/square/3.png cannot be read" in error
+    assert "remove it or repair it" in error
 
 
-def test_pictures_that_are_not_square(refused, recipe, own_pictures):
-    own_pictures(size=(8, 12), circle=8, square=8)
+def test_images_that_are_not_square_are_refused(refused, recipe, own_images):
+    own_images(size=(8, 12), circle=8, square=8)
     assert "write image_size=8" in refused("train", recipe, *OWN)
 
 
-def test_a_truncated_data_set(refused, recipe, empty_place):
-    path = empty_place / "data" / "breastmnist" / "breastmnist.npz"
+def test_a_truncated_data_set_is_refused(refused, recipe, empty_folder):
+    path = empty_folder / "data" / "breastmnist" / "breastmnist.npz"
     path.parent.mkdir(parents=True)
     np.savez(path, train_images=np.zeros((40, 28, 28), np.uint8))
     path.write_bytes(path.read_bytes()[:5000])
-    said = refused("train", recipe, "data.name=breastmnist", "--data-dir", "data")
-    assert "breastmnist.npz cannot be used: it is damaged" in said
+    error = refused("train", recipe, "data.name=breastmnist", "--data-dir", "data")
+    assert "breastmnist.npz cannot be used: it is damaged" in error
 
 
-def test_a_data_folder_that_is_not_there(refused, recipe):
-    said = refused("train", recipe, "data.name=mnist", "--data-dir", "nowhere")
-    assert "nowhere is not a folder; give the folder that holds the data sets" in said
+def test_a_missing_data_folder_is_refused(refused, recipe):
+    error = refused("train", recipe, "data.name=mnist", "--data-dir", "nowhere")
+    assert "nowhere is not a folder; give the folder that holds the data sets" in error
 
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Training is stopped when its epochs are over, before the model is kept."""
-    monkeypatch.setattr("turnwise.runs.train.save", Mock(side_effect=KeyboardInterrupt))
+    """Interrupt training after its last epoch, before the model is saved."""
+    monkeypatch.setattr("turnwise.runs.run.save", Mock(side_effect=KeyboardInterrupt))
 
 
 @pytest.mark.parametrize(
@@ -268,49 +269,56 @@ def interrupted(monkeypatch):
         (["--output", "out", "--data-dir", "."], "out --data-dir ."),
     ],
 )
-def test_interrupted(turnwise, recipe, interrupted, monkeypatch, words, folder):
-    """It is said how to continue, and that works."""
-    status, _, said = turnwise("train", recipe, *words)
+def test_an_interruption_says_how_to_continue(
+    turnwise, recipe, interrupted, monkeypatch, words, folder
+):
+    status, _, error = turnwise("train", recipe, *words)
     assert status == 130
-    todo = f"turnwise train --resume {folder}"
-    assert said.endswith(f"turnwise train: interrupted; continue with: {todo}\n")
+    command = f"turnwise train --resume {folder}"
+    assert error.endswith(f"turnwise train: interrupted; continue with: {command}\n")
     monkeypatch.undo()
     monkeypatch.chdir(recipe.parent)
-    assert turnwise(*shlex.split(todo)[1:])[0] == 0
+    assert turnwise(*shlex.split(command)[1:])[0] == 0
 
 
-def test_interrupted_before_a_whole_epoch(turnwise, recipe, monkeypatch, empty_place):
+def test_an_interruption_in_the_first_epoch_leaves_no_files(
+    turnwise, recipe, monkeypatch, empty_folder
+):
     monkeypatch.setattr("turnwise.runs.train._fit", Mock(side_effect=KeyboardInterrupt))
     assert turnwise("train", recipe) == (130, "", "turnwise train: interrupted\n")
-    assert [path.name for path in empty_place.iterdir()] == ["tiny.yaml"]
+    assert [path.name for path in empty_folder.iterdir()] == ["tiny.yaml"]
 
 
 @pytest.mark.parametrize("words", [["test"], ["certify"], ["test-shifted", "--output", "o.csv"]])
-def test_what_was_interrupted_is_called_so(turnwise, refused, recipe, interrupted, words):
+def test_an_unfinished_run_is_refused_with_how_to_continue(
+    turnwise, refused, recipe, interrupted, words
+):
     turnwise("train", recipe, "--output", "out")
     command, *rest = words
-    said = refused(command, "out", *rest)
-    assert "out has not finished training: it has no model/config.json; if it was stopped" in said
-    assert said.endswith("continue it with: turnwise train --resume out\n")
+    error = refused(command, "out", *rest)
+    assert "out has not finished training." in error
+    assert error.endswith("Continue it with: turnwise train --resume out\n")
 
 
-def test_a_terminal_is_told_where_the_run_is(turnwise, recipe, interrupted, monkeypatch):
+def test_a_terminal_shows_the_run_folder_at_the_start(turnwise, recipe, interrupted, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert turnwise("train", recipe)[2].startswith("the run is in runs/tiny/version_0\n")
 
 
-def test_another_run_takes_the_folder_first(turnwise, recipe, monkeypatch, empty_place):
-    """Both look before either makes its folder: the second takes the next."""
-    places = [Path(f"runs/tiny/version_{number}") for number in range(2)]
-    (empty_place / places[0]).mkdir(parents=True)
-    monkeypatch.setattr("turnwise.runs.train.next_folder", Mock(side_effect=places))
+def test_a_number_that_another_run_has_taken_is_skipped(
+    turnwise, recipe, monkeypatch, empty_folder
+):
+    """Two runs that start at once may both choose a number before either creates its folder."""
+    folders = [Path(f"runs/tiny/version_{number}") for number in range(2)]
+    (empty_folder / folders[0]).mkdir(parents=True)
+    monkeypatch.setattr("turnwise.runs.run._next_version", Mock(side_effect=folders))
     assert turnwise("train", recipe)[0] == 0
-    assert load(empty_place / places[1]).classes
+    assert load(empty_folder / folders[1]).classes
 
 
-def test_a_resumed_run_keeps_its_recipe(refused, recipe, turnwise, empty_place):
+def test_a_resumed_run_keeps_its_recipe(refused, recipe, turnwise, empty_folder):
     assert turnwise("train", recipe, "--output", "out")[0] == 0
-    before = (empty_place / "out" / "recipe.yaml").read_text()
-    said = refused("train", "--resume", "out", "model.width=32")
-    assert "only trainer.* can be set anew, got 'model.width=32'" in said
-    assert (empty_place / "out" / "recipe.yaml").read_text() == before
+    before = (empty_folder / "out" / "recipe.yaml").read_text()
+    error = refused("train", "--resume", "out", "model.width=32")
+    assert "only trainer.* can be changed, got 'model.width=32'" in error
+    assert (empty_folder / "out" / "recipe.yaml").read_text() == before

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from turnwise.data.catalogue import entry
+from turnwise.data.readers import find_reader
+from turnwise.data.storage import DataFolders
+
 
 @pytest.fixture(autouse=True)
 def nothing_from_outside(request, monkeypatch, tmp_path):
@@ -54,13 +58,13 @@ def write_idx(rng):
 
 @pytest.fixture
 def encode():
-    """Pictures, encoded one by one and laid end to end: the run and its offsets."""
+    """Images, encoded one by one and laid end to end: the run and its offsets."""
 
-    def run(pictures, kind="JPEG", **options):
+    def run(images, kind="JPEG", **options):
         blobs = []
-        for picture in pictures:
+        for image in images:
             stream = io.BytesIO()
-            Image.fromarray(picture).save(stream, kind, **options)
+            Image.fromarray(image).save(stream, kind, **options)
             blobs.append(stream.getvalue())
         offsets = np.cumsum([0, *map(len, blobs)])
         return np.frombuffer(b"".join(blobs), np.uint8), offsets
@@ -86,8 +90,17 @@ def write_npz(rng):
 
 
 @pytest.fixture
+def read(tmp_path):
+    """Read a data set of the catalogue from `tmp_path`, without downloads."""
+    folders = DataFolders((tmp_path, tmp_path / "cache"), tmp_path / "cache", download=False)
+    return lambda name, image_size=None: find_reader(entry(name).reader)(
+        entry(name), folders, image_size
+    )
+
+
+@pytest.fixture
 def write_folder(rng):
-    """Random pictures below `folder/<class>/`: `counts` maps a class to its number of pictures."""
+    """Random images below `folder/<class>/`: `counts` maps a class to its number of images."""
 
     def write(folder, counts, size=(12, 12), colour=False, suffix=".png"):
         for name, count in counts.items():

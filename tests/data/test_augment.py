@@ -1,4 +1,4 @@
-"""Random moves: nothing unasked, nothing out of range, the same for the same generator."""
+"""Augmentation: off by default, within its ranges, the same for the same generator."""
 
 import math
 
@@ -10,8 +10,8 @@ from turnwise.data.augment import (
     Augmentation,
     augment,
     erase_squares,
-    random_bends,
-    random_moves,
+    random_affine,
+    random_displacements,
 )
 from turnwise.errors import InputError
 
@@ -22,12 +22,12 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def pictures(count=3, rows=6, cols=6):
+def random_images(count=3, rows=6, cols=6):
     return torch.rand(count, 1, rows, cols)
 
 
-def moves(seed=0, **how):
-    return random_moves(MANY, Augmentation(**how), seeded(seed))
+def affine(seed=0, **how):
+    return random_affine(MANY, Augmentation(**how), seeded(seed))
 
 
 def reaches(values, low, high):
@@ -38,10 +38,10 @@ def reaches(values, low, high):
 
 
 def test_the_default_does_nothing():
-    images = pictures()
+    images = random_images()
     assert torch.equal(augment(images, Augmentation(), seeded()), images)
-    assert not Augmentation().moves
-    assert not Augmentation(noise=0.1).moves
+    assert not Augmentation().warps
+    assert not Augmentation(noise=0.1).warps
 
 
 @pytest.mark.parametrize(
@@ -55,22 +55,22 @@ def test_the_default_does_nothing():
         {"elastic": 0.5},
     ],
 )
-def test_whatever_is_asked_for_moves_pixels(how):
-    images = pictures(count=16)
-    assert Augmentation(**how).moves
+def test_every_option_changes_pixels(how):
+    images = random_images(count=16)
+    assert Augmentation(**how).warps
     assert not torch.equal(augment(images, Augmentation(**how), seeded()), images)
 
 
-def test_without_moves_the_matrices_are_the_identity():
-    matrices, shifts = moves()
+def test_by_default_the_matrices_are_the_identity():
+    matrices, shifts = affine()
     assert torch.equal(matrices, torch.eye(2).expand(MANY, 2, 2))
     assert not shifts.any()
 
 
 def test_the_generator_decides_everything():
-    """The same state gives the same pictures; another state, or the next draw, gives others."""
+    """The same state gives the same images; another state, or the next draw, gives others."""
     how = Augmentation(rotation=180.0, shift=2.0, scale=0.2, mirror=True, noise=0.1)
-    images, generator = pictures(), seeded(1)
+    images, generator = random_images(), seeded(1)
     first = augment(images, how, generator)
     torch.rand(7)  # the global generator is not used
     assert torch.equal(first, augment(images, how, seeded(1)))
@@ -78,84 +78,84 @@ def test_the_generator_decides_everything():
     assert not torch.equal(first, augment(images, how, generator))
 
 
-def test_every_picture_is_moved_in_its_own_way():
-    same = pictures(count=1).repeat(8, 1, 1, 1)
-    moved = augment(same, Augmentation(rotation=90.0), seeded())
-    assert len(moved.flatten(1).unique(dim=0)) == 8
+def test_every_image_is_warped_differently():
+    same = random_images(count=1).repeat(8, 1, 1, 1)
+    warped = augment(same, Augmentation(rotation=90.0), seeded())
+    assert len(warped.flatten(1).unique(dim=0)) == 8
 
 
 @pytest.mark.parametrize("most", [15.0, 180.0])
 def test_angles_fill_their_range(most):
-    matrices, _ = moves(rotation=most)
+    matrices, _ = affine(rotation=most)
     angles = torch.rad2deg(torch.atan2(matrices[:, 1, 0], matrices[:, 0, 0]))
     reaches(angles, -most - 1e-3, most + 1e-3)
     assert angles.mean().abs() < most / 20
 
 
 def test_shifts_fill_their_range_along_both_axes():
-    _, shifts = moves(shift=3.0)
+    _, shifts = affine(shift=3.0)
     reaches(shifts[:, 0], -3, 3)
     reaches(shifts[:, 1], -3, 3)
     assert torch.corrcoef(shifts.T)[0, 1].abs() < 0.1
 
 
 def test_scales_fill_their_range_evenly_in_the_logarithm():
-    """As many pictures shrink as grow."""
-    matrices, _ = moves(scale=0.25)
+    """As many images shrink as grow."""
+    matrices, _ = affine(scale=0.25)
     scales = torch.linalg.det(matrices).sqrt()
     reaches(scales, 1 / 1.25 - 1e-5, 1.25 + 1e-5)
     assert scales.log().mean().abs() < 0.01
 
 
-def test_half_of_the_pictures_are_mirrored():
+def test_half_of_the_images_are_flipped():
     """4000 fair throws lie within 4.5 standard deviations of the half."""
-    matrices, _ = moves(mirror=True)
-    mirrored = torch.linalg.det(matrices) < 0
-    assert (mirrored.double().mean() - 0.5).abs() < 4.5 * 0.5 / math.sqrt(MANY)
+    matrices, _ = affine(mirror=True)
+    flipped = torch.linalg.det(matrices) < 0
+    assert (flipped.double().mean() - 0.5).abs() < 4.5 * 0.5 / math.sqrt(MANY)
 
 
-def test_a_mirror_swaps_left_and_right():
-    """x -> −x and y stays: each picture is itself or its flip along the columns, and both occur."""
-    images = pictures(count=32, rows=4, cols=5)
-    moved = augment(images, Augmentation(mirror=True), seeded())
-    kept = torch.isclose(moved, images, atol=1e-5).flatten(1).all(1)
-    flipped = torch.isclose(moved, images.flip(-1), atol=1e-5).flatten(1).all(1)
+def test_a_flip_swaps_left_and_right():
+    """x -> −x and y stays: each image is itself or its flip along the columns, and both occur."""
+    images = random_images(count=32, rows=4, cols=5)
+    warped = augment(images, Augmentation(mirror=True), seeded())
+    kept = torch.isclose(warped, images, atol=1e-5).flatten(1).all(1)
+    flipped = torch.isclose(warped, images.flip(-1), atol=1e-5).flatten(1).all(1)
     assert (kept ^ flipped).all()
     assert 0 < kept.sum() < 32
 
 
-@pytest.mark.parametrize("spread", [0.05, 0.5])
-def test_noise_has_the_spread_that_is_asked_for(spread):
+@pytest.mark.parametrize("std", [0.05, 0.5])
+def test_noise_has_the_requested_standard_deviation(std):
     images = torch.zeros(4, 1, 50, 50)
-    noise = augment(images, Augmentation(noise=spread), seeded())
-    assert noise.std() == pytest.approx(spread, rel=0.05)
-    assert noise.mean().abs() < spread / 20
-    assert noise.abs().max() > 2.5 * spread  # normal, not uniform
+    noise = augment(images, Augmentation(noise=std), seeded())
+    assert noise.std() == pytest.approx(std, rel=0.05)
+    assert noise.mean().abs() < std / 20
+    assert noise.abs().max() > 2.5 * std  # normal, not uniform
 
 
-def test_noise_is_added_after_the_move():
-    """Zeros come in from outside the picture, and there is noise on them as well."""
+def test_noise_is_added_after_the_warp():
+    """Zeros come in from outside the image, and there is noise on them as well."""
     images = torch.ones(1, 1, 8, 8)
     noisy = augment(images, Augmentation(rotation=45.0, noise=0.1), seeded(3))
-    moved = augment(images, Augmentation(rotation=45.0), seeded(3))
-    assert (moved == 0).any()
-    assert (noisy != moved).all()
+    warped = augment(images, Augmentation(rotation=45.0), seeded(3))
+    assert (warped == 0).any()
+    assert (noisy != warped).all()
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 def test_the_precision_stays(precision):
     how = Augmentation(rotation=10.0, noise=0.1)
-    assert augment(pictures().to(precision), how, seeded()).dtype == precision
+    assert augment(random_images().to(precision), how, seeded()).dtype == precision
 
 
 def holes(share, seed=0, rows=20, cols=30):
-    """Where pictures of ones were set to 0."""
+    """Where images of ones were set to 0."""
     erased = erase_squares(torch.ones(MANY, 2, rows, cols), share, seeded(seed))
     assert torch.equal(erased[:, 0], erased[:, 1]), "all channels of a pixel"
     return erased[:, 0] == 0
 
 
-def test_a_share_of_the_pictures_has_a_hole():
+def test_a_share_of_the_images_is_erased():
     """4000 throws lie within 4.5 standard deviations of their share."""
     found = holes(0.3).flatten(1).any(1).double().mean()
     assert (found - 0.3).abs() < 4.5 * math.sqrt(0.3 * 0.7 / MANY)
@@ -163,7 +163,7 @@ def test_a_share_of_the_pictures_has_a_hole():
     assert not holes(0.0).any()
 
 
-def test_holes_are_squares_of_the_sizes_that_are_said_anywhere():
+def test_erased_squares_have_the_documented_sizes_and_any_position():
     found = holes(1.0)
     down, across = found.any(2).sum(1), found.any(1).sum(1)
     assert torch.equal(found.flatten(1).sum(1), down * across), "a rectangle"
@@ -172,8 +172,8 @@ def test_holes_are_squares_of_the_sizes_that_are_said_anywhere():
     assert found.any(0).all(), "every pixel is erased at times"
 
 
-def test_definition_of_the_holes():
-    """Pixel by pixel from the four draws of each picture."""
+def test_definition_of_the_erased_squares():
+    """Pixel by pixel from the four draws of each image."""
     images = torch.rand(6, 1, 5, 7) + 1
     erased = erase_squares(images, 0.6, seeded(4))
     draws = torch.rand(6, 4, generator=seeded(4)).tolist()
@@ -188,27 +188,27 @@ def test_definition_of_the_holes():
     assert (erased == 0).any()
 
 
-def test_holes_come_after_the_move_and_before_the_noise():
+def test_squares_are_erased_after_the_warp_and_before_the_noise():
     how = {"rotation": 20.0, "erase": 1.0}
     images, generator = torch.ones(8, 1, 9, 9), seeded(2)
-    moved = augment(images, Augmentation(rotation=20.0), generator)
-    by_hand = erase_squares(moved, 1.0, generator)
+    warped = augment(images, Augmentation(rotation=20.0), generator)
+    by_hand = erase_squares(warped, 1.0, generator)
     assert torch.equal(augment(images, Augmentation(**how), seeded(2)), by_hand)
     assert not (augment(images, Augmentation(**how, noise=0.1), seeded(2)) == 0).any()
 
 
 def test_definition():
-    """A = turn · scale · mirror and t, by hand from the five draws of each picture."""
+    """A = rotation · scale · flip and t, by hand from the five draws of each image."""
     how = Augmentation(rotation=60.0, shift=2.0, scale=0.5, mirror=True)
-    matrices, shifts = random_moves(20, how, seeded(5))
+    matrices, shifts = random_affine(20, how, seeded(5))
     draws = (torch.rand(20, 5, generator=seeded(5)) * 2 - 1).tolist()
     signs = set()
     for i, (angle, size, side, right, up) in enumerate(draws):
         cos, sin = math.cos(math.radians(60 * angle)), math.sin(math.radians(60 * angle))
         factor, sign = 1.5**size, -1.0 if side < 0 else 1.0
         signs.add(sign)
-        turn = torch.tensor([[cos, -sin], [sin, cos]])
-        by_hand = turn @ torch.diag(torch.tensor([factor, factor]))
+        rotation = torch.tensor([[cos, -sin], [sin, cos]])
+        by_hand = rotation @ torch.diag(torch.tensor([factor, factor]))
         by_hand = by_hand @ torch.diag(torch.tensor([sign, 1.0]))
         torch.testing.assert_close(matrices[i], by_hand)
         torch.testing.assert_close(shifts[i], torch.tensor([2 * right, 2 * up]))
@@ -223,7 +223,7 @@ def test_definition():
         ({"rotation": math.nan}, "rotation = nan must be 0 to 180"),
         ({"shift": -0.5}, r"shift = -0\.5 must be finite and not negative\."),
         ({"scale": -0.1}, r"scale = -0\.1 must be finite and not negative\."),
-        ({"erase": 1.5}, r"erase = 1\.5 is a share of the pictures, 0 to 1\."),
+        ({"erase": 1.5}, r"erase = 1\.5 is a share of the images, 0 to 1\."),
         ({"erase": math.nan}, "erase = nan is a share"),
         ({"noise": -0.1}, r"noise = -0\.1 must be finite and not negative\."),
     ],
@@ -235,31 +235,31 @@ def test_out_of_range(how, words):
 
 def test_stretches_keep_the_area_and_fill_their_range():
     """Longer along one line as much as shorter across it, along every line."""
-    matrices, _ = moves(stretch=0.25)
+    matrices, _ = affine(stretch=0.25)
     assert torch.allclose(torch.linalg.det(matrices), torch.ones(MANY), atol=1e-5)
     longer, along = torch.linalg.eigh(matrices)
     reaches(longer[:, 1], 1.0, 1.25)
     reaches(torch.atan2(along[:, 1, 1], along[:, 0, 1]) % math.pi, 0.0, math.pi)
 
 
-def test_bends_are_smooth_and_as_large_as_asked():
+def test_displacements_are_smooth_and_of_the_requested_size():
     """Neighbouring pixels take nearly the same step; those far apart do not."""
-    bends = random_bends(torch.zeros(400, 1, 28, 21), 0.5, seeded())
-    assert bends.shape == (400, 2, 28, 21)
-    assert 0.25 < float(bends.std()) < 0.55
-    near, far = (float((bends - bends.roll(step, -1))[..., step:].std()) for step in (1, 10))
+    field = random_displacements(torch.zeros(400, 1, 28, 21), 0.5, seeded())
+    assert field.shape == (400, 2, 28, 21)
+    assert 0.25 < float(field.std()) < 0.55
+    near, far = (float((field - field.roll(step, -1))[..., step:].std()) for step in (1, 10))
     assert near < 0.35 * far
 
 
-def test_the_old_draws_do_not_move_when_bends_are_asked_for():
-    """Recipes without them see the pictures that they always saw."""
-    plain, bent = (moves(rotation=20.0, shift=1.0, **how) for how in ({}, {"elastic": 1.0}))
+def test_other_draws_stay_when_displacements_are_requested():
+    """Recipes without displacements keep their images."""
+    plain, bent = (affine(rotation=20.0, shift=1.0, **how) for how in ({}, {"elastic": 1.0}))
     assert all(map(torch.equal, plain, bent))
 
 
 def test_whole_shifts_are_each_as_likely():
     how = Augmentation(shift=2.0, whole=True)
-    _, shifts = random_moves(20_000, how, torch.Generator().manual_seed(0))
+    _, shifts = random_affine(20_000, how, torch.Generator().manual_seed(0))
     steps, counts = shifts.unique(return_counts=True)
     assert steps.tolist() == [-2, -1, 0, 1, 2]
     assert (counts / counts.sum() - 0.2).abs().max() < 0.01
@@ -268,17 +268,17 @@ def test_whole_shifts_are_each_as_likely():
 
 
 def test_whole_shifts_blur_nothing():
-    images = pictures(count=64, rows=9, cols=8)
-    moved = augment(images, Augmentation(shift=2.0, whole=True), seeded())
-    _, shifts = random_moves(64, Augmentation(shift=2.0, whole=True), seeded())
+    images = random_images(count=64, rows=9, cols=8)
+    warped = augment(images, Augmentation(shift=2.0, whole=True), seeded())
+    _, shifts = random_affine(64, Augmentation(shift=2.0, whole=True), seeded())
     assert set(shifts.flatten().tolist()) == {-2.0, -1.0, 0.0, 1.0, 2.0}
-    kept = moved[moved.abs() > 1e-4]
+    kept = warped[warped.abs() > 1e-4]
     nearest = (kept[:, None] - images.flatten()[None]).abs().min(dim=1).values
     assert float(nearest.max()) < 1e-5
 
 
-def test_sharp_pictures_stay_in_range_and_keep_more_of_their_spread():
-    images = (pictures(count=32, rows=16, cols=16) > 0.5).float()
+def test_sharp_images_stay_in_range_and_keep_more_contrast():
+    images = (random_images(count=32, rows=16, cols=16) > 0.5).float()
     plain, sharp = (
         augment(images, Augmentation(rotation=180.0, sharp=sharp), seeded())
         for sharp in (False, True)
@@ -289,10 +289,10 @@ def test_sharp_pictures_stay_in_range_and_keep_more_of_their_spread():
 
 
 @pytest.mark.parametrize("sharp", [False, True])
-def test_a_share_is_moved_and_the_others_keep_every_bit(sharp):
-    images = pictures(count=400, rows=7, cols=10)
+def test_a_share_is_warped_and_the_others_stay_equal(sharp):
+    images = random_images(count=400, rows=7, cols=10)
     how = Augmentation(rotation=180.0, shift=1.0, elastic=0.5, share=0.7, sharp=sharp)
     stays = (augment(images, how, seeded()) == images).flatten(1).all(1)
     assert 0.2 < stays.float().mean() < 0.4
-    with pytest.raises(InputError, match=r"share = 1.5 is a share of the pictures, 0 to 1"):
+    with pytest.raises(InputError, match=r"share = 1.5 is a share of the images, 0 to 1"):
         Augmentation(share=1.5)

@@ -1,4 +1,4 @@
-"""Which pictures are in which batch is a function of (seed, epoch, batch), for any processes."""
+"""Which images are in which batch is a function of (seed, epoch, batch), for any processes."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import torch
 
 from turnwise.data import Examples
 from turnwise.data.augment import Augmentation
-from turnwise.data.batches import EvaluationBatches, TrainingBatches, mix, place, to_unit
+from turnwise.data.batches import EvaluationBatches, TrainingBatches, mix, to_device, to_unit
 from turnwise.errors import InputError
 
 CPU = torch.device("cpu")
@@ -16,7 +16,7 @@ WILD = Augmentation(rotation=180.0, shift=1.0, scale=0.2, mirror=True, noise=0.1
 
 
 def numbered(count, size=4):
-    """Picture i is of the even grey i, and has the label i: each can be told from the others."""
+    """Return images that all differ: image i is uniformly grey i and has label i."""
     grey = torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1)
     return Examples(grey.expand(count, 1, size, size).contiguous(), torch.arange(count))
 
@@ -26,9 +26,9 @@ def noisy(count, size=5):
     return Examples(images, torch.arange(count))
 
 
-def training(pictures, batch_size, epoch=0, **changes):
+def training(examples, batch_size, epoch=0, **changes):
     settings = {"augmentation": STILL, "seed": 0, "device": CPU} | changes
-    batches = TrainingBatches(pictures, batch_size, **settings)
+    batches = TrainingBatches(examples, batch_size, **settings)
     batches.set_epoch(epoch)
     return batches
 
@@ -37,7 +37,7 @@ def order(batches):
     return torch.cat([labels for _, labels in batches]).tolist()
 
 
-def test_every_picture_is_seen_at_most_once_an_epoch():
+def test_every_image_is_seen_at_most_once_an_epoch():
     batches = training(numbered(50), 16)
     seen = order(batches)
     assert len(batches) == 3 == len(list(batches))
@@ -65,22 +65,22 @@ def test_the_order_is_a_function_of_seed_and_epoch():
         assert order(training(numbered(40), 8, epoch, seed=seed)) == first
 
 
-def test_pictures_are_not_in_their_own_order():
+def test_images_are_not_in_their_own_order():
     assert order(training(numbered(40), 8)) != list(range(40))
 
 
 def test_an_epoch_can_be_repeated_exactly():
-    """An interrupted run starts its epoch anew: the same pictures, moved in the same way."""
+    """An interrupted run starts its epoch anew: the same images, augmented in the same way."""
     batches = training(noisy(24), 8, epoch=3, augmentation=WILD)
-    again = training(batches.pictures, 8, epoch=3, augmentation=WILD)
-    other = training(batches.pictures, 8, epoch=4, augmentation=WILD)
+    again = training(batches.examples, 8, epoch=3, augmentation=WILD)
+    other = training(batches.examples, 8, epoch=4, augmentation=WILD)
     first, second, third = (torch.cat([x for x, _ in b]) for b in (batches, again, other))
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
 
 
-def test_batches_of_one_epoch_are_moved_differently():
-    """The same picture everywhere: what differs is the augmentation."""
+def test_batches_of_one_epoch_are_augmented_differently():
+    """All images are equal, so that only the augmentation differs."""
     same = Examples(noisy(1).images.repeat(16, 1, 1, 1), torch.zeros(16, dtype=torch.int64))
     one, two = (images for images, _ in training(same, 8, augmentation=WILD))
     assert not torch.equal(one, two)
@@ -88,10 +88,10 @@ def test_batches_of_one_epoch_are_moved_differently():
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes_together_see_what_one_would_see(world):
-    pictures = noisy(40)
-    whole = list(training(pictures, 12, epoch=2, augmentation=WILD))
+    examples = noisy(40)
+    whole = list(training(examples, 12, epoch=2, augmentation=WILD))
     parts = [
-        list(training(pictures, 12, epoch=2, augmentation=WILD, rank=rank, world=world))
+        list(training(examples, 12, epoch=2, augmentation=WILD, rank=rank, world=world))
         for rank in range(world)
     ]
     assert len(whole) == 3
@@ -103,7 +103,7 @@ def test_processes_together_see_what_one_would_see(world):
         assert torch.equal(torch.stack([y for _, y in slices], dim=1).flatten(), labels)
 
 
-def test_labels_stay_with_their_pictures():
+def test_labels_stay_with_their_images():
     for images, labels in training(numbered(60), 7):
         assert torch.equal(images[:, 0, 0, 0] * 255, labels.float())
 
@@ -115,10 +115,10 @@ def test_bytes_become_numbers_from_0_to_1():
 
 
 def test_the_set_itself_is_not_changed():
-    pictures = noisy(16)
-    before = pictures.images.clone()
-    list(training(pictures, 8, augmentation=WILD))
-    assert torch.equal(pictures.images, before)
+    examples = noisy(16)
+    before = examples.images.clone()
+    list(training(examples, 8, augmentation=WILD))
+    assert torch.equal(examples.images, before)
 
 
 def test_lightning_finds_where_to_set_the_epoch():
@@ -127,20 +127,20 @@ def test_lightning_finds_where_to_set_the_epoch():
     assert order(batches) == order(training(numbered(16), 4, epoch=5))
 
 
-def test_pictures_are_placed_where_they_are_asked_for():
-    placed = place(noisy(3), torch.device("meta"))
-    assert placed.images.device.type == placed.labels.device.type == "meta"
+def test_examples_are_copied_to_the_device():
+    copied = to_device(noisy(3), torch.device("meta"))
+    assert copied.images.device.type == copied.labels.device.type == "meta"
 
 
 def test_a_batch_larger_than_the_set():
-    words = r"batch_size = 64 is more than the 50 training pictures; try 50\."
+    words = r"batch_size = 64 is more than the 50 training images; try 50\."
     with pytest.raises(InputError, match=words):
         training(numbered(50), 64)
     assert len(training(numbered(50), 50)) == 1
 
 
 def test_the_batch_that_is_suggested_works_for_all_processes():
-    with pytest.raises(InputError, match=r"more than the 50 training pictures; try 48\."):
+    with pytest.raises(InputError, match=r"more than the 50 training images; try 48\."):
         training(numbered(50), 63, world=3)
     assert len(training(numbered(50), 48, world=3)) == 1
 
@@ -152,7 +152,7 @@ def test_a_batch_that_does_not_split_over_the_processes():
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 23, 100])
-def test_evaluation_sees_every_picture_once_and_in_order(batch_size):
+def test_evaluation_sees_every_image_once_and_in_order(batch_size):
     batches = EvaluationBatches(numbered(23), batch_size, device=CPU)
     assert order(batches) == list(range(23))
     assert len(batches) == len(list(batches))
@@ -163,7 +163,7 @@ def test_evaluation_sees_every_picture_once_and_in_order(batch_size):
 
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_processes_share_the_evaluation(world):
-    """Rank r takes pictures r, r + world, …: each once, all of them, in order."""
+    """Rank r takes images r, r + world, …: each once, all of them, in order."""
     shares = [
         order(EvaluationBatches(numbered(23), 4, device=CPU, rank=rank, world=world))
         for rank in range(world)
@@ -186,6 +186,6 @@ def test_the_order_of_the_numbers_matters():
 
 
 def test_seeds_stay_what_they_are():
-    """A run that was interrupted under an older version continues with the same pictures."""
+    """A run that was interrupted under an older version continues with the same images."""
     assert mix(0, 0, 0) == 1279368494785126216
     assert mix(1, 2, 3) == 3851293329796251419

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from turnwise.data import load_dataset
-from turnwise.data.splits import same_content
+from turnwise.data.dataset import find_duplicates
 from turnwise.errors import InputError
 
 SPLITS = ("train", "val", "test")
@@ -32,13 +32,13 @@ def test_validation_is_cut_from_train_by_the_seed(little_mnist):
     other = load_dataset("mnist", data_dir=little_mnist, seed=1)
     assert not torch.equal(first.val.images, other.val.images)
     assert torch.equal(first.test.images, other.test.images)
-    pictures = torch.cat([first.train.images, first.val.images])
-    assert len(same_content(pictures)) == 50
+    together = torch.cat([first.train.images, first.val.images])
+    assert len(find_duplicates(together)) == 50
     assert "5 of train held out for validation by seed 0" in first.provenance
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashionmnist"])
-def test_rotated_is_the_same_with_a_turned_test(tmp_path, write_idx, name):
+def test_rotated_sets_differ_only_in_their_test_images(tmp_path, write_idx, name):
     folder = tmp_path / "data"
     write_idx(folder / name, train=50)
     upright = load_dataset(name, data_dir=folder)
@@ -49,7 +49,7 @@ def test_rotated_is_the_same_with_a_turned_test(tmp_path, write_idx, name):
     assert not torch.equal(rotated.test.images, upright.test.images)
     assert rotated.classes == upright.classes
     assert same(rotated, load_dataset(f"{name}_rotated", data_dir=folder))
-    assert "test pictures generated here" in rotated.provenance
+    assert "test images generated here" in rotated.provenance
 
 
 def test_val_fraction(little_mnist):
@@ -59,13 +59,13 @@ def test_val_fraction(little_mnist):
 def test_a_fraction_of_train_alone():
     whole, part = load_dataset("digits"), load_dataset("digits", fraction=0.1)
     assert part.train.labels.bincount().tolist() == [40] * 10
-    assert len(same_content(torch.cat([whole.train.images, part.train.images]))) == 4000
+    assert len(find_duplicates(torch.cat([whole.train.images, part.train.images]))) == 4000
     assert part.digests()["train"] != whole.digests()["train"]
     assert {s: part.digests()[s] for s in ("val", "test")} == {
         s: whole.digests()[s] for s in ("val", "test")
     }
     assert part.provenance == whole.provenance + (
-        "; 400 of 4,000 training pictures, drawn by seed 10"
+        "; 400 of 4,000 training images, drawn by seed 10"
     )
     assert same(part, load_dataset("digits", fraction=0.1, seed=5)), "the same in every training"
     assert same(whole, load_dataset("digits", fraction=1.0))
@@ -83,17 +83,17 @@ def test_the_variable_is_searched_after_the_argument(little_mnist, monkeypatch, 
     assert len(load_dataset("mnist", data_dir=tmp_path / "empty").train) == 45
 
 
-def test_size_channels_and_crop_are_told(little_mnist):
+def test_provenance_reports_size_and_crop(little_mnist):
     data = load_dataset("mnist", data_dir=little_mnist, image_size=10, channels=3, crop=20)
     assert (data.channels, data.image_size, data.test.images.shape[2:]) == (3, 10, (10, 10))
     assert data.provenance.endswith("central 20 pixels; resampled from 20 pixels")
 
 
-def test_pixels_are_untouched_unless_asked(little_mnist):
+def test_pixels_stay_without_options(little_mnist):
     plain = load_dataset("mnist", data_dir=little_mnist)
-    asked = load_dataset("mnist", data_dir=little_mnist, image_size=28, channels=1)
-    assert same(plain, asked)
-    assert plain.provenance == asked.provenance and "resampled" not in asked.provenance
+    given = load_dataset("mnist", data_dir=little_mnist, image_size=28, channels=1)
+    assert same(plain, given)
+    assert plain.provenance == given.provenance and "resampled" not in given.provenance
 
 
 def test_nothing_is_downloaded_when_forbidden():
@@ -113,7 +113,7 @@ def test_rectangles_are_refused_and_squared_on_demand(tmp_path, write_npz):
     [
         ({"image_size": 0}, "image_size = 0 must be at least 1"),
         ({"channels": 4}, "channels = 4 is not possible"),
-        ({"crop": 29}, "crop = 29 is larger than the pictures"),
+        ({"crop": 29}, "crop = 29 is larger than the images"),
         ({"seed": -1}, "seed = -1 must not be negative"),
         ({"fraction": 0.0}, "fraction = 0.0 must be above 0 and at most 1"),
         ({"fraction": 1.1}, "fraction = 1.1 must be above 0 and at most 1"),
@@ -130,7 +130,7 @@ def test_an_unknown_name():
         load_dataset("digit")
 
 
-def test_own_pictures(tmp_path, write_folder):
+def test_own_images(tmp_path, write_folder):
     own = write_folder(tmp_path / "own", {"a": 5, "b": 5})
     data = load_dataset(f"folder:{own}", image_size=6)
     assert (data.name, data.classes, data.image_size) == (f"folder:{own}", ("a", "b"), 6)

@@ -1,4 +1,4 @@
-"""The shifted test: who qualifies, what moves, and figures that are known by hand."""
+"""The shifted test: which images qualify, how they are shifted, and figures known by hand."""
 
 import csv
 import math
@@ -14,16 +14,16 @@ from turnwise.evaluation.shifts import (
     ShiftTest,
     blank_margins,
     evaluate_shifts,
-    movable,
     predict_shifted,
     qualified,
+    select_shiftable,
     shift_figures,
     write_shift_table,
 )
 
 
-class WhereIsIt(nn.Module):
-    """Class 0 when the light is on the left half, else class 1; logits are how much there is."""
+class LeftOrRight(nn.Module):
+    """The logits are the sums over the left and over the right half."""
 
     def __init__(self):
         super().__init__()
@@ -37,19 +37,19 @@ class WhereIsIt(nn.Module):
         return self.weight * torch.stack([left.sum(-1), right.sum(-1)], dim=-1)
 
 
-class HowMuch(WhereIsIt):
-    """It looks at how much light there is, not where."""
+class Total(LeftOrRight):
+    """The logits depend on the sum over all pixels, which no shift changes."""
 
     def forward(self, images):
-        light = images.sum(dim=(1, 2, 3))
-        return torch.stack([light, 2 - light], dim=-1)
+        total = images.sum(dim=(1, 2, 3))
+        return torch.stack([total, 2 - total], dim=-1)
 
 
-def dots(places, side=9):
-    """One bright pixel in each picture, at (row, column)."""
-    images = torch.zeros(len(places), 1, side, side, dtype=torch.uint8)
-    for picture, (row, col) in enumerate(places):
-        images[picture, 0, row, col] = 255
+def dots(pixels, side=9):
+    """Return images with one bright pixel each, at (row, column)."""
+    images = torch.zeros(len(pixels), 1, side, side, dtype=torch.uint8)
+    for image, (row, col) in zip(images, pixels, strict=True):
+        image[0, row, col] = 255
     return images
 
 
@@ -73,98 +73,101 @@ def test_one_column_more_than_the_shift_must_be_blank():
         ("fashionmnist", {6: 917, 7: 791, 8: 791, 9: 164, 10: 8}),
     ],
 )
-def test_published_numbers_of_pictures(name, counts, real_data):
+def test_published_numbers_of_images(name, counts, real_data):
     """Of class 1, at 32 pixels."""
-    pictures = load_dataset(name, data_dir=real_data, image_size=32, download=False).test
-    found = {shift: len(movable(pictures, (1,), shift, "horizontal")) for shift in counts}
+    examples = load_dataset(name, data_dir=real_data, image_size=32, download=False).test
+    found = {shift: len(select_shiftable(examples, (1,), shift, "horizontal")) for shift in counts}
     assert found == counts
 
 
-def test_pictures_are_chosen_by_label_and_margin():
-    pictures = Examples(dots([(4, 4), (4, 0), (4, 4)]), torch.tensor([1, 1, 2]))
-    assert movable(pictures, (1,), 2, "horizontal").labels.tolist() == [1]
-    assert movable(pictures, None, 2, "horizontal").labels.tolist() == [1, 2]
-    assert len(movable(pictures, (1,), 2, "horizontal", circular=True)) == 2
-    assert len(movable(pictures, (1,), 2, "vertical")) == 2
+def test_examples_are_selected_by_label_and_margin():
+    examples = Examples(dots([(4, 4), (4, 0), (4, 4)]), torch.tensor([1, 1, 2]))
+    assert select_shiftable(examples, (1,), 2, "horizontal").labels.tolist() == [1]
+    assert select_shiftable(examples, None, 2, "horizontal").labels.tolist() == [1, 2]
+    assert len(select_shiftable(examples, (1,), 2, "horizontal", circular=True)) == 2
+    assert len(select_shiftable(examples, (1,), 2, "vertical")) == 2
 
 
-def test_the_moved_object_is_where_it_should_be():
-    """Right and up are positive; on blank margins a roll is a shift."""
+def test_right_and_up_are_positive():
+    """On blank margins a circular shift is a shift."""
     seen = []
 
-    class Remember(WhereIsIt):
+    class Recording(LeftOrRight):
         def forward(self, images):
             seen.extend(divmod(int(image.argmax()), 9) for image in images)
             return super().forward(images)
 
-    pictures = Examples(dots([(4, 4)]), torch.tensor([1]))
-    predict_shifted(Remember(), pictures, (-2, 0, 3), "horizontal")
-    predict_shifted(Remember(), pictures, (-2, 0, 3), "vertical")
+    predict_shifted(Recording(), dots([(4, 4)]), (-2, 0, 3), "horizontal")
+    predict_shifted(Recording(), dots([(4, 4)]), (-2, 0, 3), "vertical")
     assert seen == [(4, 2), (4, 4), (4, 7), (6, 4), (4, 4), (1, 4)]
 
 
 def test_figures_by_hand():
     logits = torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [0.0, 4.0]]], dtype=torch.float64)
-    moved, still = shift_figures(
+    shifted, upright = shift_figures(
         logits, torch.tensor([0, 1]), (-1, 0), run_dir="here", axis="vertical", name="all"
     )
-    assert (moved.shift, moved.accuracy_mean, moved.accuracy_std) == (-1, 1.0, 0.0)
-    assert (still.accuracy_mean, still.accuracy_std) == (0.5, pytest.approx(math.sqrt(0.5)))
+    assert (shifted.shift, shifted.accuracy_mean, shifted.accuracy_std) == (-1, 1.0, 0.0)
+    assert (upright.accuracy_mean, upright.accuracy_std) == (0.5, pytest.approx(math.sqrt(0.5)))
     losses = [math.log(1 + math.exp(-2)), math.log(1 + math.exp(-1))]
-    assert moved.loss_mean == pytest.approx(sum(losses) / 2)
-    assert moved.loss_std == pytest.approx(abs(losses[0] - losses[1]) / math.sqrt(2))
-    assert (moved.agreement, still.agreement) == (0.5, 1.0)
-    assert still.logit_change == 0
-    assert moved.logit_change == pytest.approx(math.sqrt(4 + 9 + 9) / 5)
-    assert (moved.run_dir, moved.axis, moved.labels, moved.pictures) == (
+    assert shifted.loss_mean == pytest.approx(sum(losses) / 2)
+    assert shifted.loss_std == pytest.approx(abs(losses[0] - losses[1]) / math.sqrt(2))
+    assert (shifted.agreement, upright.agreement) == (0.5, 1.0)
+    assert upright.logit_change == 0
+    assert shifted.logit_change == pytest.approx(math.sqrt(4 + 9 + 9) / 5)
+    assert (shifted.run_dir, shifted.axis, shifted.labels, shifted.images) == (
         "here", "vertical", "all", 2,
     )  # fmt: skip
 
 
-def test_a_model_that_looks_at_places_changes_and_one_that_does_not_does_not():
-    pictures = Examples(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
+def test_a_model_changes_under_shifts_if_it_depends_on_positions():
+    examples = Examples(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
     how = ShiftTest(min_shift=2, axes=("horizontal", "vertical"))
-    placed = evaluate_shifts(WhereIsIt(), pictures, how)
-    free = evaluate_shifts(HowMuch(), pictures, how)
-    assert [row.shift for row in placed] == 2 * [-2, -1, 0, 1, 2]
-    sideways = [row.agreement for row in placed if row.axis == "horizontal"]
+    dependent = evaluate_shifts(LeftOrRight(), examples, how)
+    invariant = evaluate_shifts(Total(), examples, how)
+    assert [row.shift for row in dependent] == 2 * [-2, -1, 0, 1, 2]
+    sideways = [row.agreement for row in dependent if row.axis == "horizontal"]
     assert min(sideways) < 1
-    assert {row.agreement for row in placed if row.axis == "vertical"} == {1.0}
-    assert {row.agreement for row in free} == {1.0}
-    assert max(row.logit_change for row in free) < 1e-12 < max(row.logit_change for row in placed)
+    assert {row.agreement for row in dependent if row.axis == "vertical"} == {1.0}
+    assert {row.agreement for row in invariant} == {1.0}
+    assert (
+        max(row.logit_change for row in invariant)
+        < 1e-12
+        < max(row.logit_change for row in dependent)
+    )
 
 
-def test_an_axis_along_which_nothing_can_move_is_refused_before_the_work(monkeypatch):
-    pictures = Examples(dots([(0, 4)]), torch.tensor([1]))  # at the upper border
+def test_an_axis_without_images_to_shift_is_refused_before_predicting(monkeypatch):
+    examples = Examples(dots([(0, 4)]), torch.tensor([1]))  # at the upper border
     monkeypatch.setattr("turnwise.evaluation.shifts.predict_shifted", None)  # a call would fail
-    with pytest.raises(InputError, match=r"moved by 2 pixels \(vertical\)"):
-        evaluate_shifts(WhereIsIt(), pictures, ShiftTest(min_shift=2, axes=tuple(AXES)))
+    with pytest.raises(InputError, match=r"shifted by 2 pixels \(vertical\)"):
+        evaluate_shifts(LeftOrRight(), examples, ShiftTest(min_shift=2, axes=tuple(AXES)))
 
 
 def test_rows_for_each_class():
-    pictures = Examples(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
+    examples = Examples(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
     how = ShiftTest(labels=None, min_shift=1, by_class=True)
-    rows = evaluate_shifts(WhereIsIt(), pictures, how, batch_size=2)
-    assert [(row.labels, row.pictures) for row in rows[::3]] == [("all", 3), ("0", 1), ("1", 2)]
+    rows = evaluate_shifts(LeftOrRight(), examples, how, batch_size=2)
+    assert [(row.labels, row.images) for row in rows[::3]] == [("all", 3), ("0", 1), ("1", 2)]
     assert all(row.accuracy_std == 0 for row in rows if row.labels == "0")
 
 
-def test_one_class_has_its_rows_once():
-    pictures = Examples(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
+def test_a_single_class_has_its_rows_once():
+    examples = Examples(dots([(4, 4), (4, 5), (4, 4)]), torch.tensor([0, 1, 1]))
     how = ShiftTest(labels=(1,), min_shift=1, by_class=True)
-    rows = evaluate_shifts(WhereIsIt(), pictures, how, batch_size=2)
+    rows = evaluate_shifts(LeftOrRight(), examples, how, batch_size=2)
     assert [(row.labels, row.shift) for row in rows] == [("1", -1), ("1", 0), ("1", 1)]
 
 
-def test_the_model_is_left_in_its_mode():
-    model, pictures = WhereIsIt().train(), Examples(dots([(4, 4)]), torch.tensor([1]))
-    predict_shifted(model, pictures, (0,), "horizontal")
+def test_the_model_keeps_its_mode():
+    model = LeftOrRight().train()
+    predict_shifted(model, dots([(4, 4)]), (0,), "horizontal")
     assert model.training
 
 
 def test_the_table_has_the_published_columns_first(tmp_path):
-    pictures = Examples(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
-    rows = evaluate_shifts(WhereIsIt(), pictures, ShiftTest(min_shift=1), run_dir="runs/a, b")
+    examples = Examples(dots([(4, 4), (4, 5)]), torch.tensor([1, 1]))
+    rows = evaluate_shifts(LeftOrRight(), examples, ShiftTest(min_shift=1), run_dir="runs/a, b")
     write_shift_table(rows, tmp_path / "shifted.csv")
     head, *body = csv.reader((tmp_path / "shifted.csv").read_text().splitlines())
     assert head[:7] == [
@@ -175,22 +178,22 @@ def test_the_table_has_the_published_columns_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "shift", "words"),
+    ("labels", "shift", "message"),
     [
-        ((3,), 1, r"no picture has one of the labels \(3,\)"),
-        ((1,), 8, r"no picture can be moved by 8 pixels \(horizontal\) .* try 3 or less"),
+        ((3,), 1, r"no image has one of the labels \(3,\)"),
+        ((1,), 8, r"no image can be shifted by 8 pixels \(horizontal\) .* try 3 or less"),
         ((1,), 9, "min_shift = 9 must be from 0 to 8"),
         ((1,), -1, "min_shift = -1 must be from 0 to 8"),
     ],
 )
-def test_refusals(labels, shift, words):
-    with pytest.raises(InputError, match=words):
-        movable(Examples(dots([(4, 4)]), torch.tensor([1])), labels, shift, "horizontal")
+def test_a_choice_without_images_is_refused(labels, shift, message):
+    with pytest.raises(InputError, match=message):
+        select_shiftable(Examples(dots([(4, 4)]), torch.tensor([1])), labels, shift, "horizontal")
 
 
-def test_pictures_with_a_background_are_sent_round():
-    pictures = Examples(torch.full((1, 1, 9, 9), 7, dtype=torch.uint8), torch.tensor([1]))
-    with pytest.raises(InputError, match=r"move them circularly \(--circular\)"):
-        movable(pictures, (1,), 0, "horizontal")
-    rows = evaluate_shifts(WhereIsIt(), pictures, ShiftTest(circular=True, min_shift=3))
+def test_images_with_a_background_are_shifted_circularly():
+    examples = Examples(torch.full((1, 1, 9, 9), 7, dtype=torch.uint8), torch.tensor([1]))
+    with pytest.raises(InputError, match="shift them circularly"):
+        select_shiftable(examples, (1,), 0, "horizontal")
+    rows = evaluate_shifts(LeftOrRight(), examples, ShiftTest(circular=True, min_shift=3))
     assert len(rows) == 7

@@ -1,6 +1,4 @@
-"""Positions of pixels, their differences, and the two coordinate systems against each other."""
-
-import itertools
+"""Positions of pixels, and conversions between the coordinate systems."""
 
 import pytest
 import torch
@@ -8,12 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.geometry.grids import (
-    offset_to_steps,
-    pixel_centres,
-    relative_offsets,
-    to_sampling_grid,
-)
+from turnwise.geometry.grids import offset_to_steps, pixel_centres, to_sampling_grid
 
 size = st.integers(1, 7)
 
@@ -27,18 +20,11 @@ def test_centres_are_centred_and_one_pixel_apart(rows, cols):
     assert (centre[1:] - centre[:-1] == torch.tensor([0.0, -1.0])).all()
 
 
-def test_top_left_is_left_and_up():
+def test_top_left_has_negative_x_and_positive_y():
     assert pixel_centres(3, 5)[0, 0].tolist() == [-2.0, 1.0]
 
 
-def test_relative_offsets_are_source_minus_token():
-    centre = pixel_centres(2, 3).flatten(0, 1)
-    offsets = relative_offsets(2, 3)
-    for p, q in itertools.product(range(6), repeat=2):
-        assert torch.equal(offsets[p, q], centre[q] - centre[p])
-
-
-def test_steps_lead_to_the_pixel_that_the_offset_means():
+def test_steps_lead_to_the_pixel_of_the_offset():
     centre = pixel_centres(5, 5)
     for offset in torch.tensor([[1, 0], [0, 1], [-2, 1]]):
         down, right = offset_to_steps(offset).tolist()
@@ -46,7 +32,7 @@ def test_steps_lead_to_the_pixel_that_the_offset_means():
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(4, 4), (3, 5)])
-def test_sampling_at_the_centres_returns_the_picture(rows, cols):
-    picture = torch.rand(1, 1, rows, cols, dtype=torch.float64)
+def test_sampling_at_the_centres_returns_the_image(rows, cols):
+    image = torch.rand(1, 1, rows, cols, dtype=torch.float64)
     grid = to_sampling_grid(pixel_centres(rows, cols), rows, cols)[None]
-    torch.testing.assert_close(F.grid_sample(picture, grid, align_corners=False), picture)
+    torch.testing.assert_close(F.grid_sample(image, grid, align_corners=False), image)

@@ -1,4 +1,4 @@
-"""Exact sizes: the rule against what a strided convolution really does to a mirrored picture."""
+"""Exact sizes: the rule against what a strided convolution does to a flipped image."""
 
 import pytest
 import torch
@@ -18,20 +18,18 @@ from turnwise.geometry.sizes import (
 
 
 @given(st.integers(4, 24), st.integers(1, 5), st.integers(1, 4), st.integers(0, 2))
-def test_exact_means_that_a_symmetric_kernel_commutes_with_the_mirror(
-    size, kernel, stride, padding
-):
-    """A symmetric window commutes with the mirror if and only if no pixel is left over."""
+def test_exact_means_that_a_symmetric_kernel_commutes_with_the_flip(size, kernel, stride, padding):
+    """A symmetric window commutes with the flip if and only if there is no remainder."""
     if size + 2 * padding < kernel or padding >= kernel:
         return
     line = torch.rand(1, 1, size, dtype=torch.float64) + torch.arange(size)
     weight = torch.rand(1, 1, kernel, dtype=torch.float64)
     weight = weight + weight.flip(-1)
-    there = F.conv1d(line, weight, stride=stride, padding=padding)
-    back = F.conv1d(line.flip(-1), weight, stride=stride, padding=padding).flip(-1)
+    out = F.conv1d(line, weight, stride=stride, padding=padding)
+    of_flipped = F.conv1d(line.flip(-1), weight, stride=stride, padding=padding).flip(-1)
     exact = output_size(size, [Stage(kernel, stride, padding)])
-    assert torch.allclose(there, back) == (exact is not None)
-    assert exact in (None, there.shape[-1])
+    assert torch.allclose(out, of_flipped) == (exact is not None)
+    assert exact in (None, out.shape[-1])
 
 
 def test_nearest_sizes():

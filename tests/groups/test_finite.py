@@ -1,4 +1,4 @@
-"""The integers must multiply as the matrices do, and both must form a group."""
+"""Elements multiply as their matrices do, and the group axioms hold."""
 
 import itertools
 import math
@@ -29,8 +29,8 @@ def test_product_follows_the_rule_of_dihedral_groups(group):
     """r^j s^p · r^k s^q = r^(j + (−1)^p k) s^(p + q): a description independent of the matrices."""
     n = group.rotations
     for a, b in itertools.product(range(group.order), repeat=2):
-        turn = (a % n + (-1) ** (a // n) * (b % n)) % n
-        assert group.compose(a, b) == turn + n * ((a // n + b // n) % 2)
+        power = (a % n + (-1) ** (a // n) * (b % n)) % n
+        assert group.compose(a, b) == power + n * ((a // n + b // n) % 2)
 
 
 def test_product_agrees_with_matrices(group):
@@ -39,8 +39,8 @@ def test_product_agrees_with_matrices(group):
     torch.testing.assert_close(matrices[group.product()], products, rtol=0, atol=1e-14)
 
 
-def test_element_turns_and_mirrors_as_the_conventions_say(group):
-    """r^k s^m sends (1, 0), mirrored first, to the angle 2πk/n."""
+def test_elements_rotate_and_reflect_as_the_conventions_say(group):
+    """r^k s^m first reflects (1, 0), then rotates it by 2πk/n."""
     for g in range(group.order):
         k, m = g % group.rotations, g // group.rotations
         angle = 2 * math.pi * k / group.rotations + math.pi * m
@@ -71,14 +71,13 @@ def test_relative_is_the_inverse_times_the_other(drawn):
 
 
 @given(group_and_elements(3))
-def test_relative_does_not_change_when_both_move(drawn):
-    group, g, h, moved = drawn
-    after = group.relative()[group.compose(moved, g), group.compose(moved, h)]
-    assert after == group.relative()[g, h]
+def test_relative_is_invariant_under_a_common_factor(drawn):
+    group, g, h, a = drawn
+    assert group.relative()[group.compose(a, g), group.compose(a, h)] == group.relative()[g, h]
 
 
 def test_tables_are_copies():
-    """A caller who writes into a table must not change the group for everybody else."""
+    """Writing to a table does not change the group."""
     group = PlanarGroup.named("D3")
     group.product().zero_()
     assert group.product().max() == 5
@@ -95,7 +94,7 @@ def test_subgroups_are_closed_and_divide_the_order(group):
     ("name", "count"), [("C1", 1), ("C12", 6), ("D1", 2), ("D3", 6), ("D4", 10)]
 )
 def test_number_of_subgroups(name, count):
-    """Known: C_n has one for each divisor of n; D_n has d(n) + σ(n) (the mirrors count, too)."""
+    """C_n has one for each divisor of n, d(n); D_n has d(n) + σ(n)."""
     assert len(PlanarGroup.named(name).subgroups()) == count
 
 
@@ -108,7 +107,7 @@ def test_alias(alias, name):
     assert PlanarGroup.named(alias).name == name
 
 
-def test_every_alias_leads_back(group):
+def test_every_alias_names_the_group(group):
     assert all(PlanarGroup.named(alias) == group for alias in group.aliases)
 
 
@@ -120,12 +119,12 @@ def test_group_is_a_value(group):
 
 
 @pytest.mark.parametrize("name", ["", "4", "C0", "E2", "D-4", "d4", "C4 ", "p0m", "C4m"])
-def test_bad_name_says_what_to_write(name):
+def test_an_unknown_name_is_rejected_with_examples(name):
     with pytest.raises(InputError, match="C1, C4, D4"):
         PlanarGroup.named(name)
 
 
-def test_too_many_rotations():
+def test_too_many_rotations_are_rejected():
     with pytest.raises(InputError, match="1 to 64 rotations, got 65"):
         PlanarGroup.named("C65")
 
@@ -135,12 +134,12 @@ def test_too_many_rotations():
 )
 def test_grid_elements_are_those_with_integer_matrices(name, exact):
     group = PlanarGroup.named(name)
-    whole = [g for g in range(group.order) if (group.matrices()[g] % 1 == 0).all()]
-    assert list(group.grid_elements()) == whole
-    assert len(whole) == exact
+    integer = [g for g in range(group.order) if (group.matrices()[g] % 1 == 0).all()]
+    assert list(group.grid_elements()) == integer
+    assert len(integer) == exact
 
 
-def test_require_grid_group():
+def test_a_group_that_does_not_preserve_the_grid_is_rejected():
     require_grid_group(PlanarGroup.named("D4"))
     with pytest.raises(
         InputError, match="C8 does not map pixels to pixels; use C1, C2, C4, D1, D2 or D4"
@@ -148,19 +147,18 @@ def test_require_grid_group():
         require_grid_group(PlanarGroup.named("C8"))
 
 
-EXACT_PARTS = {"C8": "C4", "D8": "D4", "C6": "C2", "D3": "D1", "C3": "C1", "D4": "D4"}
+EXACT_SUBGROUPS = {"C8": "C4", "D8": "D4", "C6": "C2", "D3": "D1", "C3": "C1", "D4": "D4"}
 
 
-@pytest.mark.parametrize(("name", "part"), EXACT_PARTS.items())
-def test_the_exact_part_is_as_large_as_the_exact_elements(name, part):
+@pytest.mark.parametrize(("name", "subgroup"), EXACT_SUBGROUPS.items())
+def test_the_exact_subgroup_has_the_elements_of_the_grid(name, subgroup):
     group = PlanarGroup.named(name)
-    assert group.exact_subgroup().name == part
+    assert group.exact_subgroup().name == subgroup
     assert group.exact_subgroup().order == len(group.grid_elements())
 
 
-def test_tables_can_be_made_where_there_are_no_numbers():
-    """On meta: integers are found all the same, and tables have their shape."""
-    group = PlanarGroup.named("D5")  # of no other test: its product table is not yet known
+def test_tables_can_be_made_on_the_meta_device():
+    group = PlanarGroup.named("D5")  # in no other test, so its product table is not cached yet
     with torch.device("meta"):
         assert group.compose(1, 5) == 6
         assert group.invert(1) == 4

@@ -1,4 +1,4 @@
-"""Irreps must be representations, irreducible and complete; their basis must split convolutions.
+"""Irreps are irreducible and complete, and their basis block-diagonalises convolutions.
 
 Letters:  g, m, u elements;  a row, b and c columns of an irrep's matrices.
 """
@@ -23,22 +23,22 @@ def assert_near(left, right):
     torch.testing.assert_close(left, right, rtol=0, atol=1e-12)
 
 
-def one(size):
+def identity(size):
     return torch.eye(size, dtype=torch.float64)
 
 
 def characters(group):
-    """The trace of every matrix of every irrep."""
+    """Return the trace of every matrix of every irrep."""
     return torch.stack([i.matrices.diagonal(dim1=1, dim2=2).sum(dim=1) for i in irreps(group)])
 
 
 def in_basis(basis, table, weight):
-    """The matrix [g, m] -> W[table[g, m]], in the basis; that of a convolution has g⁻¹m."""
+    """Return the matrix [g, m] -> W[table[g, m]] in the basis; a convolution has g⁻¹m."""
     return basis @ weight[table] @ basis.T
 
 
 def by_blocks(group, weight):
-    """The matrix with Σ_u W[u] ρ(u)[c, b] at the rows (ρ, a, c) and columns (ρ, a, b), else 0."""
+    """Return the matrix with Σ_u W[u] ρ(u)[c, b] at row (ρ, a, c) and column (ρ, a, b), else 0."""
     out, first = torch.zeros(group.order, group.order, dtype=torch.float64), 0
     for irrep in irreps(group):
         for _ in range(irrep.copies):
@@ -63,11 +63,13 @@ def test_matrices_multiply_as_the_elements_do(group):
 
 def test_matrices_are_orthogonal(group):
     for irrep in irreps(group):
-        assert_near(irrep.matrices @ irrep.matrices.mT, one(irrep.dim).expand(group.order, -1, -1))
+        assert_near(
+            irrep.matrices @ irrep.matrices.mT, identity(irrep.dim).expand(group.order, -1, -1)
+        )
 
 
-def test_irreps_are_irreducible_and_no_two_are_alike(group):
-    """⟨χ, χ'⟩ is 0 for two irreps, and the dimension of what commutes with one: 1 or 2."""
+def test_irreps_are_irreducible_and_inequivalent(group):
+    """⟨χ, χ'⟩ is 0 for two irreps; for one, the dimension of its commutant, 1 or 2."""
     trace, kinds = characters(group), {"real": 1.0, "complex": 2.0}
     expected = torch.tensor([kinds[irrep.kind] for irrep in irreps(group)]).double()
     assert_near(trace @ trace.T / group.order, expected.diag())
@@ -83,34 +85,36 @@ def test_irreps_are_complete(group):
 def test_the_trivial_irrep_comes_first(group):
     assert torch.equal(irreps(group)[0].matrices, torch.ones(group.order, 1, 1).double())
     constant = regular_basis(group).matrix.sum(dim=1)
-    assert_near(constant, group.order**0.5 * one(group.order)[0])
+    assert_near(constant, group.order**0.5 * identity(group.order)[0])
 
 
-def test_irreps_of_small_groups_are_those_of_the_books():
+def test_irreps_of_small_groups_are_those_of_character_tables():
     """Names by the signs of r and s."""
     names = {"C1": "A", "C2": "A B", "D1": "A1 A2", "D2": "A1 A2 B1 B2", "D3": "A1 A2 E1"}
     names |= {"D4": "A1 A2 B1 B2 E1", "C4": "A B E1", "C5": "A E1 E2", "D6": "A1 A2 B1 B2 E1 E2"}
     assert {n: " ".join(irrep.name for irrep in irreps(n)) for n in names} == names
-    *numbers, plane = irreps("D4")
-    signs = {i.name: (i.matrices[1].item(), i.matrices[4].item()) for i in numbers}
+    *irreps_1d, irrep_2d = irreps("D4")
+    signs = {i.name: (i.matrices[1].item(), i.matrices[4].item()) for i in irreps_1d}
     assert signs == {"A1": (1, 1), "A2": (1, -1), "B1": (-1, 1), "B2": (-1, -1)}
-    assert torch.equal(plane.matrices, PlanarGroup.named("D4").matrices())
+    assert torch.equal(irrep_2d.matrices, PlanarGroup.named("D4").matrices())
 
 
 def test_basis_is_orthogonal(group):
     basis = regular_basis(group).matrix
-    assert_near(basis @ basis.T, one(group.order))
+    assert_near(basis @ basis.T, identity(group.order))
 
 
 def test_rows_of_the_basis_are_coefficients(group):
-    """√(dim / |G|) ρ(m)[a, b], in the order that the blocks tell."""
+    """√(dim / |G|) ρ(m)[a, b], in the order of the blocks."""
     basis, left = regular_basis(group), iter(irreps(group))
     for block in basis.blocks:
         rows = basis.matrix[block.rows].unflatten(0, (block.count, block.copies, block.dim))
-        for of_one in rows:
+        for rows_of_irrep in rows:
             matrices = next(left).matrices
             for a, b in itertools.product(range(block.copies), range(block.dim)):
-                assert_near(of_one[a, b], (block.dim / group.order) ** 0.5 * matrices[:, a, b])
+                assert_near(
+                    rows_of_irrep[a, b], (block.dim / group.order) ** 0.5 * matrices[:, a, b]
+                )
     assert not list(left)
 
 
@@ -125,17 +129,17 @@ def test_control_other_tables_are_not_block_diagonal():
     basis, weight = regular_basis(group).matrix, random_weight(group)
     from_the_right = group.product()[:, group.inverse()].T
     for wrong in (from_the_right, group.product()):
-        gap = in_basis(basis, wrong, weight) - by_blocks(group, weight)
-        assert gap.abs().max() > 0.1
+        difference = in_basis(basis, wrong, weight) - by_blocks(group, weight)
+        assert difference.abs().max() > 0.1
 
 
-def test_control_a_basis_of_inverses_does_not_split():
-    """ρ(m⁻¹) in place of ρ(m) exchanges rows with columns, and copies with blocks."""
+def test_control_a_basis_of_inverses_does_not_block_diagonalise():
+    """ρ(m⁻¹) instead of ρ(m) exchanges rows with columns, and copies with blocks."""
     group = PlanarGroup.named("D4")
     basis = regular_basis(group).matrix[:, group.inverse()]
     weight = random_weight(group)
-    gap = in_basis(basis, group.relative(), weight) - by_blocks(group, weight)
-    assert gap.abs().max() > 0.1
+    difference = in_basis(basis, group.relative(), weight) - by_blocks(group, weight)
+    assert difference.abs().max() > 0.1
 
 
 def test_multiplications_of_the_blocks():
@@ -144,7 +148,7 @@ def test_multiplications_of_the_blocks():
     assert found == counts
 
 
-def test_tables_are_made_once_and_fit_for_training():
+def test_tables_are_cached_and_usable_in_training():
     with torch.inference_mode():
         basis = regular_basis("C13")
     assert regular_basis(PlanarGroup(13)) is basis

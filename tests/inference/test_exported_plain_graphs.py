@@ -9,32 +9,32 @@ import torch
 from torch import nn
 
 from turnwise.errors import InputError
-from turnwise.inference.exported import only_weights, open_exported, require_plain_graph
+from turnwise.inference.exported import open_exported, require_plain_graph, weights_only
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     path = tmp_path_factory.mktemp("exported") / "net.pt2"
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
-    some = {0: torch.export.Dim("pictures", min=1)}
-    program = torch.export.export(model, (torch.rand(2, 1, 8, 8),), dynamic_shapes=(some,))
+    dynamic = {0: torch.export.Dim("images", min=1)}
+    program = torch.export.export(model, (torch.rand(2, 1, 8, 8),), dynamic_shapes=(dynamic,))
     torch.export.save(program, path)
     return path
 
 
 @pytest.fixture
 def changed(exported, tmp_path):
-    """The same archive with one part replaced or added."""
+    """Writes the same archive with one entry replaced or added."""
 
     def write(name, content):
         path = tmp_path / "changed.pt2"
         with zipfile.ZipFile(exported) as old, zipfile.ZipFile(path, "w") as new:
-            parts = {part: old.read(part) for part in old.namelist()}
-            prefix = next(iter(parts)).split("/")[0]
-            before = parts.get(f"{prefix}/{name}", b"")
-            parts[f"{prefix}/{name}"] = content(before) if callable(content) else content
-            for part, value in parts.items():
-                new.writestr(part, value)
+            entries = {entry: old.read(entry) for entry in old.namelist()}
+            path_inside = f"{next(iter(entries)).split('/')[0]}/{name}"
+            before = entries.get(path_inside, b"")
+            entries[path_inside] = content(before) if callable(content) else content
+            for entry, value in entries.items():
+                new.writestr(entry, value)
         return path
 
     return write
@@ -59,17 +59,17 @@ def set_size(graph):
     graph.update(json.loads(text))
 
 
-def test_control_what_torch_wrote_is_read(exported):
+def test_control_an_archive_that_torch_wrote_is_accepted(exported):
     require_plain_graph(exported)
 
 
 @pytest.mark.parametrize(
-    "part",
+    "entry",
     ["data/constants/opaque_obj_0", "data/constants/custom_obj_0", "data/aotinductor/model/a.so"],
 )
-def test_objects_and_libraries_are_refused(changed, part):
+def test_objects_and_libraries_are_refused(changed, entry):
     with pytest.raises(InputError, match="neither weights nor a graph"):
-        require_plain_graph(changed(part, b"anything"))
+        require_plain_graph(changed(entry, b"anything"))
 
 
 @pytest.mark.parametrize("change", [set_target, set_size])
@@ -85,7 +85,7 @@ def test_code_in_a_guard_is_refused(changed):
 
 
 def test_a_pickle_in_the_sample_inputs_is_not_opened(changed, tmp_path):
-    """The reader falls back to an unsafe way to open them; here it cannot."""
+    """torch.export.load would fall back to unsafe unpickling."""
     import pickle
 
     class Hostile:
@@ -99,10 +99,10 @@ def test_a_pickle_in_the_sample_inputs_is_not_opened(changed, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"not an archive"])
-def test_what_is_no_archive_is_refused(tmp_path, content):
+def test_a_file_that_is_no_archive_is_refused(tmp_path, content):
     path = tmp_path / "a.pt2"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"no file of torch\.export"):
+    with pytest.raises(InputError, match=r"is not a file of torch\.export"):
         require_plain_graph(path)
 
 
@@ -115,11 +115,11 @@ def test_an_archive_without_a_graph_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("before", [None, "0"])
-def test_the_switch_is_put_back(monkeypatch, before):
+def test_weights_only_restores_the_environment_variable(monkeypatch, before):
     switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     monkeypatch.delenv(switch, raising=False)
     if before is not None:
         monkeypatch.setenv(switch, before)
-    with only_weights():
+    with weights_only():
         assert os.environ[switch] == "1"
     assert os.environ.get(switch) == before

@@ -1,4 +1,4 @@
-"""A layer declares its own behaviour; nothing else needs to know its class."""
+"""A layer declares its own behaviour; no other module needs to know its class."""
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ def test_declared_parameters_are_found_under_their_full_names():
     assert list(undecayed_parameters(Positions())) == ["table"]
 
 
-def test_the_method_of_a_whole_model_is_no_declaration():
+def test_the_method_of_a_model_is_not_a_declaration():
     class Model(nn.Module):
         def no_weight_decay(self):
             return set(undecayed_parameters(self))
@@ -44,7 +44,7 @@ def test_the_method_of_a_whole_model_is_no_declaration():
     assert model.no_weight_decay() == {"inner.table"}
 
 
-def test_protocols_ask_for_the_method_alone():
+def test_protocols_require_only_the_method():
     assert isinstance(Attention(), HasAttention)
     assert isinstance(Positions(), HasPositions)
     assert not isinstance(nn.Linear(1, 1), HasAttention | HasPositions)

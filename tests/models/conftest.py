@@ -1,4 +1,4 @@
-"""Golden values: what the original programs answered with made-up weights (tests/golden)."""
+"""Golden values: the outputs of the original programs for made-up weights (tests/golden)."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def made_up(number, key, shape):
-    """Parameter `number` of a case, by the formula that the golden answers were made with."""
+    """Return parameter `number` of a case, by the formula behind the golden outputs."""
     i = np.arange(np.prod(shape, dtype=int), dtype=np.float64)
     values = np.sin(1.7 * (i + 1) + 0.61 * (number + 1) + 0.05 * i * np.sin(0.3 * i))
     values *= 2.0 if "group_embedding" in key else 0.3
@@ -21,13 +21,13 @@ def made_up(number, key, shape):
 
 @pytest.fixture(scope="session")
 def keys():
-    """For each case the keys and shapes of its parameters and of its buffers."""
+    """Return the keys and shapes of the parameters and buffers of each case."""
     return json.loads((GOLDEN / "keys.json").read_text())
 
 
 @pytest.fixture(scope="session")
 def golden_weights(keys):
-    """The parameters of a case, by their original keys."""
+    """Return a function that makes the parameters of a case, by their original keys."""
 
     def make(case):
         named = enumerate(keys[case]["parameters"])
@@ -38,6 +38,9 @@ def golden_weights(keys):
 
 @pytest.fixture(scope="session")
 def golden():
-    """An input or answer of a program, e.g. golden("ge-vit", "net_rotmnist_p4_p5.logits")."""
-    answers = {origin: np.load(GOLDEN / f"{origin}.npz") for origin in ("gsa-nets", "ge-vit")}
-    return lambda origin, entry: torch.from_numpy(answers[origin][entry])
+    """Return a function that gives an input or output of a program by its name.
+
+    For example golden("ge-vit", "net_rotmnist_p4_p5.logits").
+    """
+    arrays = {origin: np.load(GOLDEN / f"{origin}.npz") for origin in ("gsa-nets", "ge-vit")}
+    return lambda origin, entry: torch.from_numpy(arrays[origin][entry])

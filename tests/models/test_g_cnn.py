@@ -1,4 +1,4 @@
-"""Law, witness, control, definition of the group-convolutional networks, and their known sizes."""
+"""Group-convolutional networks: exact invariance, negative controls, definitions, known sizes."""
 
 import pytest
 import torch
@@ -22,68 +22,68 @@ def network(group="C4", size=28, **options):
     return create_model("g_cnn", group=group, image_size=size, **options).double().eval()
 
 
-def pictures(rows=28, cols=28, channels=1):
+def random_images(rows=28, cols=28, channels=1):
     return torch.rand(2, channels, rows, cols, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", GRID_GROUPS)
-def test_law(name):
-    model, x = network(name, width=3), pictures()
+def test_the_logits_are_invariant_and_the_features_equivariant(name):
+    model, x = network(name, width=3), random_images()
     assert equivariance_error(model, name, x) < 1e-12
     error = equivariance_error(model.forward_features, name, x, act_out=act_on_field)
     assert error < 1e-12
 
 
-def test_law_in_training_and_after():
+def test_invariance_in_training_and_after_it():
     model = create_model("g_cnn", group="D4", width=3, dropout=0.0).train()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimiser.zero_grad()
         F.cross_entropy(model(torch.rand(4, 1, 28, 28)), torch.arange(4)).backward()
         optimiser.step()
-    assert equivariance_error(model.double(), "D4", pictures()) < 1e-12
-    assert equivariance_error(model.eval(), "D4", pictures()) < 1e-12
+    assert equivariance_error(model.double(), "D4", random_images()) < 1e-12
+    assert equivariance_error(model.eval(), "D4", random_images()) < 1e-12
 
 
 @pytest.mark.parametrize("name", ["C4", "D4"])
-def test_law_of_the_published_stem(name):
-    """The published network of eight poses is not equivariant: it moves logits by about 1."""
+def test_invariance_of_the_layout_for_pcam(name):
+    """The published network with eight group elements is not: its logits change by about 1."""
     model = network(name, size=36, data="pcam", width=4, in_chans=3)
-    assert equivariance_error(model, name, pictures(36, 36, 3)) < 1e-10
+    assert equivariance_error(model, name, random_images(36, 36, 3)) < 1e-10
 
 
-def test_law_on_a_rectangle():
-    assert equivariance_error(network("D2", width=3), "D2", pictures(28, 32)) < 1e-12
+def test_invariance_on_a_rectangle():
+    assert equivariance_error(network("D2", width=3), "D2", random_images(28, 32)) < 1e-12
 
 
 def test_finer_groups_are_exact_on_the_elements_of_the_grid():
     model = network("C8", width=3)
     group = PlanarGroup.named("C8")
-    errors = equivariance_errors(model, group, pictures(), elements=group.grid_elements())
+    errors = equivariance_errors(model, group, random_images(), elements=group.grid_elements())
     assert max(errors) < 1e-12
 
 
-def test_witness():
-    model, x = network("D4", width=3), pictures()
+def test_outputs_differ_between_images_and_features_between_orientations():
+    model, x = network("D4", width=3), random_images()
     assert (model(x[:1]) - model(x[1:])).abs().max() > 1e-3
     field = model.forward_features(x)
     for g in range(1, 8):
         assert (act_on_field("D4", g, field) - field).abs().max() > 1e-3
 
 
-def test_control():
-    """A plain network, and one of a smaller group, are condemned by the same measure."""
-    assert equivariance_error(network("C1", width=3), "C4", x := pictures()) > 1e-3
+def test_negative_control():
+    """A plain network, one of a smaller group, and one with a wrong table fail the same check."""
+    assert equivariance_error(network("C1", width=3), "C4", x := random_images()) > 1e-3
     assert equivariance_error(network("C4", width=3), "D4", x) > 1e-3
     model = network("C4", width=3)
-    with torch.no_grad():  # one layer's filters for one pose alone
+    with torch.no_grad():  # the filters of one layer, with the wrong group element
         model.layers[0].filters.source = model.layers[0].filters.source.roll(1)
     assert equivariance_error(model, "C4", x) > 1e-3
 
 
-def test_definition_without_poses_it_is_an_ordinary_network():
+def test_under_c1_it_is_an_ordinary_network():
     """C1, layer by layer in plain torch, on a rectangle."""
-    model, x = network("C1", width=3), pictures(28, 30)
+    model, x = network("C1", width=3), random_images(28, 30)
     maps = x
     convs = [m for m in model.layers if hasattr(m, "weight")]
     norms = [m.norm for m in model.layers if hasattr(m, "norm")]
@@ -97,17 +97,18 @@ def test_definition_without_poses_it_is_an_ordinary_network():
     torch.testing.assert_close(model(x), scores.mean(dim=(2, 3)))
 
 
-def test_definition_of_the_read_out():
-    model, x = network("D4", width=3), pictures()
+def test_definition_of_the_pooling():
+    model, x = network("D4", width=3), random_images()
     field = model.forward_features(x)
-    scores = model.head(field.permute(0, 1, 4, 2, 3).flatten(1, 2)).view(2, 8, 10, 1, 1)
+    scores = model.head(field.permute(0, 4, 1, 2, 3))  # (batch, class, group, row, col)
+    assert scores.shape == (2, 10, 8, 1, 1)
     for b in range(2):
-        by_pose = torch.stack([scores[b, h, :, 0, 0] for h in range(8)])
-        torch.testing.assert_close(model(x)[b], by_pose.amax(dim=0))
+        by_element = torch.stack([scores[b, :, h, 0, 0] for h in range(8)])
+        torch.testing.assert_close(model(x)[b], by_element.amax(dim=0))
 
 
 def test_published_sizes():
-    """10 channels for P4CNN and about 25 thousand weights, as for 20 channels without poses."""
+    """P4CNN has 10 channels and about 25,000 parameters, as 20 channels without group elements."""
     p4 = create_model("g_cnn", group="p4")
     assert p4.layers[0].weight.shape[0] == 10
     assert sum(p.numel() for p in p4.parameters()) == 24680
@@ -120,7 +121,7 @@ def test_published_sizes():
     assert LAYOUTS["pcam"].kernels == (5,) * 8
 
 
-def test_first_loss_is_that_of_a_guess():
+def test_first_loss_is_that_of_uniform_probabilities():
     model = create_model("g_cnn")
     loss = F.cross_entropy(model(torch.rand(8, 1, 28, 28)), torch.arange(8))
     assert loss.item() == pytest.approx(2.303, abs=0.6)
@@ -134,7 +135,7 @@ def test_gradients_reach_every_parameter():
     assert dead <= {f"layers.{n}" for n in before_batch_norm}
 
 
-def test_drop_out_is_on_in_training_alone():
+def test_dropout_is_on_in_training_only():
     model, x = create_model("g_cnn", width=3), torch.rand(2, 1, 28, 28)
     assert not torch.equal(model(x), model(x))
     assert torch.equal(model.eval()(x), model(x))
@@ -148,17 +149,17 @@ def test_drop_out_is_on_in_training_alone():
         (lambda: network(data="pcam"), r"image_size = 28 cannot be exact .* try 33"),
         (lambda: network(data="cifar"), "unknown data 'cifar'"),
         (lambda: network(dropout=1.0), "dropout = 1.0 must be from 0 to below 1"),
-        (lambda: network(width=-1), "width = -1 must be positive, or 0"),
-        (lambda: network()(pictures(27, 27)), "image_size = 27 cannot be exact"),
-        (lambda: network()(pictures(channels=3)), "takes pictures with 1 channels, got 3"),
+        (lambda: network(width=-1), "width = -1 must be from 0"),
+        (lambda: network()(random_images(27, 27)), "image_size = 27 cannot be exact"),
+        (lambda: network()(random_images(channels=3)), "takes images with 1 channels, got 3"),
     ],
 )
-def test_bad_input(call, words):
+def test_bad_input_is_refused(call, words):
     with pytest.raises(InputError, match=words):
         call()
 
 
-def test_a_turned_picture_gets_the_same_answer_in_float32():
-    model, x = network("D4").float(), pictures().float()
+def test_invariance_in_float32():
+    model, x = network("D4").float(), random_images().float()
     for g in range(8):
         torch.testing.assert_close(model(act_on_image("D4", g, x)), model(x), rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Roto-MetaFormers turn with the picture at every size; their plain twins do not."""
+"""MetaFormers have the published sizes, and Roto-MetaFormers are equivariant at every size."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ SMALL = {"widths": (8, 12, 16, 24), "depths": (1, 1, 2, 1), "head_width": 4}
 
 
 def small(name="roto_metaformer_s12_pppa", size=32, group="D4", lively=True, **options):
-    """A narrow network in double precision, whose blocks speak up from the start."""
+    """Return a narrow network in float64; if `lively`, its blocks change their inputs a lot."""
     torch.manual_seed(0)
     model = create_model(
         name, group, num_classes=5, in_chans=3, image_size=size, **SMALL | options
@@ -43,13 +43,13 @@ def small(name="roto_metaformer_s12_pppa", size=32, group="D4", lively=True, **o
     return model.eval()
 
 
-def pictures(size=32, cols=None):
+def random_images(size=32, cols=None):
     return torch.rand(2, 3, size, cols or size, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
 @pytest.mark.parametrize("prefix", ["", "roto_"])
-def test_parameters_are_as_many_as_published(prefix, name):
+def test_the_number_of_parameters_is_the_published_one(prefix, name):
     for classes, wanted in zip((1000, 7), PARAMETERS[name], strict=True):
         with torch.device("meta"):
             model = create_model(
@@ -61,8 +61,8 @@ def test_parameters_are_as_many_as_published(prefix, name):
 
 @pytest.mark.parametrize("size", [28, 30, 32, 64])
 @pytest.mark.parametrize("name", ["roto_poolformer_s12", "roto_metaformer_s12_ppaa"])
-def test_law(name, size):
-    model, x = small(name, size), pictures(size)
+def test_the_logits_are_invariant_and_the_features_equivariant(name, size):
+    model, x = small(name, size), random_images(size)
     assert max(equivariance_errors(model, "D4", x)) < 1e-12
     assert max(equivariance_errors(model.forward_features, "D4", x, act_out=act_on_image)) < 1e-12
     assert model.group.name == "D4"
@@ -70,42 +70,42 @@ def test_law(name, size):
 
 @pytest.mark.parametrize("geometry", ["published", "even", "patch"])
 @pytest.mark.parametrize("reduce", ["max", "mean", "rms"])
-def test_law_of_every_geometry_and_reduction(geometry, reduce):
+def test_invariance_with_every_geometry_and_reduction(geometry, reduce):
     model = small(geometry=geometry, reduce=reduce)
-    assert equivariance_error(model, "D4", pictures()) < 1e-11
-    assert equivariance_error(model.train(), "D4", pictures()) < 1e-11
+    assert equivariance_error(model, "D4", random_images()) < 1e-11
+    assert equivariance_error(model.train(), "D4", random_images()) < 1e-11
 
 
 @pytest.mark.parametrize("group", ["C2", "C4", "D1", "D2"])
-def test_law_of_other_groups_and_of_rectangles(group):
+def test_invariance_under_other_groups_and_of_rectangles(group):
     model = small(group=group, mixers="pwia")
-    assert equivariance_error(model, group, pictures(32, 64)) < 1e-12
-    assert equivariance_error(model, "D4", pictures()) > 1e-4
+    assert equivariance_error(model, group, random_images(32, 64)) < 1e-12
+    assert equivariance_error(model, "D4", random_images()) > 1e-4
 
 
-def test_witness_the_features_turn_and_pictures_differ():
-    model, x = small(), pictures(64)
+def test_outputs_differ_between_images_and_features_between_orientations():
+    model, x = small(), random_images(64)
     y = model.forward_features(x)
     assert all((act_on_image("D4", g, y) - y).abs().max() > 0.01 for g in range(1, 8))
     assert (model(x)[0] - model(x)[1]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("geometry", ["published", "even", "patch"])
-def test_control_the_plain_twin_fails_with_the_same_weights(geometry):
+def test_negative_control_the_plain_variant_is_not_invariant_with_the_same_weights(geometry):
     roto = small(geometry=geometry)
     plain = small("metaformer_s12_pppa", geometry=geometry)
     plain.load_state_dict(roto.state_dict())
-    assert equivariance_error(plain, "D4", pictures()) > 0.01
+    assert equivariance_error(plain, "D4", random_images()) > 0.01
     assert plain.group.name == "C1"
-    twin = small("metaformer_s12_pppa", geometry=geometry, roto=True)
-    twin.load_state_dict(roto.state_dict())
-    x = pictures()
-    torch.testing.assert_close(twin(x), roto(x))
+    switched = small("metaformer_s12_pppa", geometry=geometry, roto=True)
+    switched.load_state_dict(roto.state_dict())
+    x = random_images()
+    torch.testing.assert_close(switched(x), roto(x))
 
 
 def test_definition():
     """Embed, blocks, four times; norm, mean over the pixels, linear."""
-    model, x = small("metaformer_s12_pppa"), pictures(64, 32)
+    model, x = small("metaformer_s12_pppa"), random_images(64, 32)
     maps = x
     for stage in range(4):
         conv = model.embeddings[stage]
@@ -122,7 +122,7 @@ def test_definition():
 
 @pytest.mark.parametrize("algorithm", ["copies", "bank", "fourier"])
 def test_algorithms_agree_forward_and_backward(algorithm):
-    x, results = pictures(), []
+    x, results = random_images(), []
     for chosen in (algorithm, "auto"):
         model = small(algorithm=chosen)
         y = model(x)
@@ -132,7 +132,7 @@ def test_algorithms_agree_forward_and_backward(algorithm):
 
 
 def two_parts(size=32):
-    """Pictures of part A with part B, and with B moved and mirrored about the picture's centre."""
+    """Return images of parts A and B, and of A and the reflection of B."""
     a, b = torch.zeros(2, 1, 3, size, size, dtype=torch.float64)
     a[..., 2:6, 2:6] = torch.rand(1, 3, 4, 4)
     b[..., 2:6, 9:13] = torch.rand(1, 3, 4, 4)
@@ -140,7 +140,7 @@ def two_parts(size=32):
 
 
 @torch.no_grad()
-def test_moving_a_part_is_seen_by_the_aligned_model_and_not_by_the_legacy_one():
+def test_reflecting_one_part_changes_the_logits_except_with_reduce_legacy():
     before, after = two_parts()
     changes = {}
     for reduce in ("max", "legacy"):
@@ -152,14 +152,14 @@ def test_moving_a_part_is_seen_by_the_aligned_model_and_not_by_the_legacy_one():
 
 
 @pytest.mark.parametrize("name", ["roto_poolformer_s12", "roto_metaformer_s12_pppa"])
-def test_the_certificate_passes_the_twin_and_fails_the_plain_one(name):
+def test_the_certificate_holds_for_the_roto_variant_and_not_for_the_plain_one(name):
     images = torch.rand(2, 3, 32, 32)
     assert certify(small(name), "D4", images, angles=2, scope=BRIEF).holds
     assert not certify(small(name.removeprefix("roto_")), "D4", images, angles=2, scope=BRIEF).holds
 
 
-def test_single_precision_at_full_width():
-    """The published width, 64 pixels: 1e-4 of the logits' spread is promised."""
+def test_invariance_in_float32_at_the_published_width():
+    """The error is below 1e-4 of the standard deviation of the logits."""
     model = create_model("roto_metaformer_s12_pppa", "D4", num_classes=7, in_chans=3, image_size=64)
     for key, weight in model.named_parameters():
         if "scale_" in key:
@@ -177,11 +177,11 @@ def test_sizes_that_cannot_be_exact_are_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"image_size = 100 .* 'patch' .* try 96 or 128"):
         small(size=100, geometry="patch")
     with pytest.raises(InputError, match=r"image_size = 28 .* 'published' .* try 32"):
-        small(size=64)(pictures(28))
+        small(size=64)(random_images(28))
     assert small(size=28).exact_size(28) == (28,)
     plain = small("metaformer_s12_pppa", size=60, geometry="even")
     assert plain.exact_size(60) == (60,)
-    assert plain(pictures(60)).shape == (2, 5)
+    assert plain(random_images(60)).shape == (2, 5)
 
 
 @pytest.mark.parametrize("name", ["metaformer_s12_pppa", "roto_metaformer_s12_pppa"])
@@ -193,52 +193,52 @@ def test_sizes_that_are_too_small_are_refused(name):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"mixers": "ppp"}, "must have one entry for each stage"),
+        ({"mixers": "ppp"}, "must have one entry per stage"),
         ({"mixers": "pppx"}, "unknown mixer 'x'"),
-        ({"depths": (1, 1, 0, 1)}, "must have one entry for each stage, and be positive"),
-        ({"depths": (), "widths": (), "mixers": ""}, "must have one entry for each stage"),
+        ({"depths": (1, 1, 0, 1)}, "depths\\[2\\] = 0 must be from 1"),
+        ({"depths": (), "widths": (), "mixers": ""}, "must have one entry per stage"),
         ({"geometry": "odd"}, "unknown geometry 'odd'"),
         ({"norm": "batch"}, "unknown norm 'batch'"),
-        ({"reduce": "median"}, "unknown reduction 'median'"),
+        ({"reduce": "median"}, "unknown reduce 'median'"),
         ({"algorithm": "fft"}, "unknown algorithm 'fft'"),
-        ({"drop_path": 1.0}, "drop_path = 1.0 must be 0 to below 1"),
+        ({"drop_path": 1.0}, "drop_path = 1.0 must be from 0 to below 1"),
         ({"group": "C8"}, "C8 does not map pixels to pixels"),
     ],
 )
-def test_nonsense_is_refused(options, said):
-    with pytest.raises(InputError, match=said):
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
         small(**options)
 
 
 def test_wrong_channels_are_refused():
-    with pytest.raises(InputError, match="pictures with 3 channels, got 1"):
+    with pytest.raises(InputError, match="images with 3 channels, got 1"):
         small()(torch.rand(1, 1, 32, 32).double())
 
 
-def test_it_is_saved_and_loaded(tmp_path):
+def test_a_saved_model_is_loaded_exactly(tmp_path):
     model = small(geometry="even").float()
     save(model, tmp_path / "model")
     x = torch.rand(1, 3, 32, 32)
     torch.testing.assert_close(load(tmp_path / "model")(x), model(x))
 
 
-def test_first_loss_is_that_of_a_guess_and_gradients_reach_everything():
+def test_first_loss_is_that_of_uniform_probabilities_and_gradients_reach_everything():
     model = small(lively=False).train()
-    loss = nn.functional.cross_entropy(model(pictures()), torch.arange(2))
+    loss = nn.functional.cross_entropy(model(random_images()), torch.arange(2))
     assert loss.item() == pytest.approx(1.609, abs=0.2)
     loss.backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
 
 
-def test_paths_are_dropped_the_more_the_deeper():
+def test_drop_path_rates_increase_with_depth():
     model = small(drop_path=0.4)
     rates = [block.drop_path.rate for stage in model.stages for block in stage]
     assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
 
 
-def test_names():
+def test_the_registered_names():
     assert len(list_models("poolformer_*")) == 5
     assert len(list_models("metaformer_*")) == 3
     assert len(list_models("roto_*former_*")) == 8
@@ -249,39 +249,38 @@ ORIENTED = {"widths": (8, 16, 24, 24)}
 
 @pytest.mark.parametrize("oriented", [1, 2, 3])
 @pytest.mark.parametrize(("geometry", "size"), [("published", 28), ("even", 32), ("patch", 32)])
-def test_law_where_poses_are_kept(oriented, geometry, size):
+def test_invariance_of_networks_with_oriented_stages(oriented, geometry, size):
     model = small(size=size, geometry=geometry, oriented=oriented, **ORIENTED)
-    x = pictures(size)
+    x = random_images(size)
     assert max(equivariance_errors(model, "D4", x)) < 1e-12
     assert max(equivariance_errors(model.forward_features, "D4", x, act_out=act_on_image)) < 1e-12
     assert max(equivariance_errors(model.train(), "D4", x)) < 1e-12
 
 
-def test_law_of_other_groups_where_poses_are_kept():
+def test_invariance_under_other_groups_with_oriented_stages():
     model = small("roto_poolformer_s12", group="C4", oriented=2, **ORIENTED)
-    assert equivariance_error(model, "C4", pictures(32, 64)) < 1e-12
-    assert equivariance_error(model, "D4", pictures()) > 1e-4
+    assert equivariance_error(model, "C4", random_images(32, 64)) < 1e-12
+    assert equivariance_error(model, "D4", random_images()) > 1e-4
 
 
-def test_control_the_poses_must_be_renamed():
-    """The same weights, in a lift that shows all poses the picture from one side."""
-    model, x = small(oriented=1, **ORIENTED), pictures()
+def test_negative_control_a_lift_with_equal_filters_for_all_group_elements():
+    model, x = small(oriented=1, **ORIENTED), random_images()
     assert equivariance_error(model, "D4", x) < 1e-12
     model.embeddings[0].filters.source[64:] = model.embeddings[0].filters.source[:64].repeat(7)
     assert equivariance_error(model, "D4", x) > 0.01
 
 
-def one_patch_turned(size=32):
-    """A picture, and the same with one of its 4 × 4 patches turned by itself."""
+def with_one_patch_rotated(size=32):
+    """Return an image, and the same with one of its 4 × 4 patches rotated about its own centre."""
     x = torch.rand(1, 3, size, size, dtype=torch.float64)
-    turned = x.clone()
-    turned[..., 8:12, 8:12] = act_on_image("D4", 1, x[..., 8:12, 8:12])
-    return x, turned
+    changed = x.clone()
+    changed[..., 8:12, 8:12] = act_on_image("D4", 1, x[..., 8:12, 8:12])
+    return x, changed
 
 
 @torch.no_grad()
-def test_witness_a_patch_turned_by_itself_is_seen_only_where_poses_are_kept():
-    before, after = one_patch_turned()
+def test_only_oriented_stages_detect_the_rotation_of_a_single_patch():
+    before, after = with_one_patch_rotated()
     changes = {}
     for oriented in (0, 1):
         model = small(geometry="patch", oriented=oriented, **ORIENTED)
@@ -291,17 +290,18 @@ def test_witness_a_patch_turned_by_itself_is_seen_only_where_poses_are_kept():
     assert changes[1] > 1e-4
 
 
-def test_definition_where_poses_are_kept():
-    """Lift, a block and a convolution on the group, the greatest pose; then as without poses."""
-    model, x = small(oriented=1, geometry="even", **ORIENTED), pictures(32, 64)
+def test_definition_with_oriented_stages():
+    """Lift, a block and a convolution on the group, the maximum over it; then as the plain one."""
+    model, x = small(oriented=1, geometry="even", **ORIENTED), random_images(32, 64)
     lift, fold = model.embeddings[0], model.embeddings[1]
     kernels = lift.weight.unflatten(-1, (8, 8))
-    poses = [
+    by_element = [
         nn.functional.conv2d(x, act_on_image("D4", g, kernels), lift.bias, 4, 2) for g in range(8)
     ]
-    maps = model.stages[0](torch.cat(poses, dim=1))
-    answers = nn.functional.conv2d(maps, fold[0].filters.group(fold[0].weight), None, 2, 1)
-    maps = answers.unflatten(1, (8, -1)).amax(1) + fold[0].bias[:, None, None]
+    regular = model.stages[0](torch.stack(by_element, dim=2))
+    maps = regular.transpose(1, 2).flatten(1, 2)
+    maps = nn.functional.conv2d(maps, fold[0].filters.group_conv(fold[0].weight), None, 2, 1)
+    maps = maps.unflatten(1, (8, -1)).amax(1) + fold[0].bias[:, None, None]
     for number in (1, 2, 3):
         maps = maps if number == 1 else model.embeddings[number](maps)
         maps = model.stages[number](maps)
@@ -309,29 +309,30 @@ def test_definition_where_poses_are_kept():
     torch.testing.assert_close(model(x), mean @ model.head.weight.T + model.head.bias)
 
 
-@pytest.mark.parametrize(("oriented", "weights"), [(0, 14_997_767), (1, 14_928_383)])
-def test_weights_where_poses_are_kept(oriented, weights):
-    """The same width of the first stage, |G| times fewer weights there: half a per cent of all."""
+@pytest.mark.parametrize(("oriented", "count"), [(0, 14_997_767), (1, 14_928_383)])
+def test_number_of_parameters_with_oriented_stages(oriented, count):
+    """The first stage has the same width and |G| times fewer parameters: 0.5 % of all."""
     model = create_model(
         "roto_metaformer_s12_pppa", "D4", num_classes=7, in_chans=3, image_size=128,
         geometry="even", oriented=oriented,
     )  # fmt: skip
-    assert sum(p.numel() for p in model.parameters()) == weights
-    assert model.embeddings[0](torch.rand(1, 3, 128, 128)).shape == (1, 64, 32, 32)
+    assert sum(p.numel() for p in model.parameters()) == count
+    shape = (1, 8, 8, 32, 32) if oriented else (1, 64, 32, 32)
+    assert model.embeddings[0](torch.rand(1, 3, 128, 128)).shape == shape
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
-        ("metaformer_s12_pppa", {"oriented": 1}, "oriented = 1 .* use the roto_ twin"),
+        ("metaformer_s12_pppa", {"oriented": 1}, "oriented = 1 .* use the roto_ model"),
         ("roto_metaformer_s12_pppa", {"oriented": 4}, "oriented = 4 must be from 0 to 3"),
         ("roto_metaformer_s12_pppa", {"oriented": 1, "reduce": "mean"}, "reduce is 'mean'"),
-        ("roto_metaformer_s12_pppa", {"oriented": 1}, "width = 12 .* 8 poses"),
-        ("roto_metaformer_s12_ppaa", {"oriented": 3}, "'ppa', but attention mixes them"),
+        ("roto_metaformer_s12_pppa", {"oriented": 1}, "width = 12 .* 8 group elements"),
+        ("roto_metaformer_s12_ppaa", {"oriented": 3}, "'ppa', but attention would mix it"),
     ],
 )
-def test_stages_that_cannot_keep_poses(name, options, said):
-    with pytest.raises(InputError, match=said):
+def test_stages_that_cannot_be_oriented_are_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
         small(name, widths=(12, 16, 24, 24), **options)
 
 

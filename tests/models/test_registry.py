@@ -1,4 +1,4 @@
-"""Names, options, and the words of refusal."""
+"""Models by name, their options, and the errors for wrong ones."""
 
 import pytest
 import torch
@@ -6,12 +6,13 @@ import torch
 import turnwise
 from turnwise.errors import InputError
 from turnwise.models import create_model, describe_model, list_models, model_options
-from turnwise.models.registry import ORBIT_OPTIONS, config_of
+from turnwise.models.registry import OrbitOptions, config_of
+from turnwise.options import describe
 
 
 @torch.no_grad()
-def test_every_model_can_be_made_and_described():
-    """The plain ones; an orbit is the same one, wrapped."""
+def test_every_model_can_be_created_and_described():
+    """Orbits repeat the model inside, so one of them is enough."""
     for name in [*list_models("[!o]*"), "orbit_vit"]:
         model = create_model(name, group="C2", num_classes=3, image_size=32).eval()
         assert model(torch.rand(1, 1, 32, 32)).shape == (1, 3)
@@ -19,8 +20,8 @@ def test_every_model_can_be_made_and_described():
 
 
 @pytest.mark.parametrize("name", list_models())
-def test_every_model_can_be_made_without_memory(name):
-    """On meta: tables that are read while it is made are numbers all the same."""
+def test_every_model_can_be_created_without_memory(name):
+    """On the meta device; tables that are read while the model is built must not be there."""
     random = name.removeprefix("orbit_") in ("performer", "nopos_performer")
     options = {"kernel": "elu"} if random else {}  # random rows are drawn by a seed, which is read
     with torch.device("meta"):
@@ -35,13 +36,13 @@ def test_list_models_matches_patterns():
     assert list_models("nothing*") == []
 
 
-def test_every_classifier_has_an_orbit_twin():
+def test_every_classifier_has_an_orbit_variant():
     plain = [name for name in list_models() if not name.startswith("orbit_")]
     assert plain
     assert all(f"orbit_{name}" in list_models() for name in plain)
 
 
-def test_options_are_the_model_s_own():
+def test_each_model_has_its_own_options():
     assert model_options("vit")["patch"] == 4
     assert model_options("orbit_vit")["combine"] == "mean"
     assert create_model("vit", patch=7, width=8, heads=2).patches.project.kernel_size == (7, 7)
@@ -59,26 +60,26 @@ def test_the_config_builds_the_same_model():
     assert config_of(by_hand) == config
 
 
-def test_options_of_an_orbit_are_no_model_s():
-    """Else one of the two could not be given."""
+def test_options_of_orbits_and_models_have_different_names():
+    """Otherwise one of the two could not be set."""
     for name in list_models("[!o]*"):
-        assert not model_options(name).keys() & ORBIT_OPTIONS.keys()
+        assert not model_options(name).keys() & {o.name for o in describe(OrbitOptions)}
 
 
-def test_an_orbit_is_made_again_with_all_that_was_chosen(tmp_path):
+def test_an_orbit_is_loaded_with_all_its_options(tmp_path):
     chosen = {"combine": "learned_attention", "chunk": 2, "mask": True, "tune": "head"}
     made = create_model("orbit_vit", group="C8", image_size=8, width=16, heads=2, **chosen)
     torch.nn.init.normal_(made.readout.correct.weight)
     again = turnwise.load(turnwise.save(made, tmp_path / "model"))
     assert again.config == made.config
-    assert again.plan == made.plan
+    assert again.design == made.design
     x = torch.rand(2, 1, 8, 8)
     torch.testing.assert_close(again(x), made.eval()(x))
     assert config_of(made.tune("all")).options["tune"] == "all"
 
 
 def test_an_orbit_around_a_model_of_another_group(tmp_path):
-    """A model with quarter turns, in an orbit with mirrors: both groups are kept."""
+    """A model for C4 in an orbit of D4: both groups are stored."""
     small = {"image_size": 14, "widths": [[6]], "width": 6, "heads": 1, "window": 3}
     inner = create_model("gsa_net", group="C4", **small)
     folder = turnwise.save(turnwise.orbit(inner.eval(), "D4"), tmp_path / "model")
@@ -96,37 +97,37 @@ def test_an_orbit_starts_from_trained_weights(tmp_path):
     folder = turnwise.save(trained, tmp_path / "base")
     model = create_model("orbit_vit", weights=str(folder), tune="head", **SMALL)
     assert torch.equal(model.model.position, trained.position)
-    assert "weights" not in model.config.options, "they are its own now"
+    assert "weights" not in model.config.options, "the weights are stored in its own folder"
 
 
-def test_weights_that_do_not_fit(tmp_path):
+def test_initial_weights_that_do_not_fit_are_refused(tmp_path):
     folder = str(turnwise.save(create_model("vit", **SMALL), tmp_path / "base"))
     with pytest.raises(InputError, match=r"weights = .*base do not fit this vit: .*size mismatch"):
         create_model("orbit_vit", num_classes=3, weights=folder, **SMALL)
-    with pytest.raises(InputError, match=r"holds a vit, but a turnwise_vit_nano is to be wrapped"):
+    with pytest.raises(InputError, match=r"holds a vit, not a turnwise_vit_nano"):
         create_model("orbit_turnwise_vit_nano", weights=folder)
-    with pytest.raises(InputError, match=r"leave nothing to train; .*: turnwise orbit .*base"):
+    with pytest.raises(InputError, match=r"leave nothing to train; wrap the trained model"):
         create_model("orbit_vit", weights=folder, tune="none", **SMALL)
     with pytest.raises(InputError, match="is not a model or run folder"):
         create_model("orbit_vit", weights=str(tmp_path / "nowhere"))
 
 
-def test_weights_that_fit_and_mean_something_else_are_refused(tmp_path):
-    """Heads leave no trace in the shapes, nor does the group of as many poses."""
+def test_initial_weights_of_equal_shapes_and_other_options_are_refused(tmp_path):
+    """The shapes depend neither on the number of heads nor on the group, only on its order."""
     folder = str(turnwise.save(create_model("vit", **SMALL), tmp_path / "vit"))
     with pytest.raises(
-        InputError, match=r"trained with heads = 2, and this vit has 4; say heads=2"
+        InputError, match=r"trained with heads = 2, and this vit has 4; set heads=2"
     ):
         create_model("orbit_vit", weights=folder, **(SMALL | {"heads": 4}))
     small = {"width": 64, "depths": [1], "kernels": [3, 3, 3], "image_size": 8}
     folder = str(turnwise.save(create_model("turnwise_vit_nano", "C8", **small), tmp_path / "net"))
-    with pytest.raises(InputError, match=r"trained with group = C8, .* say base_group=C8"):
+    with pytest.raises(InputError, match=r"trained with group = C8, .* set base_group=C8"):
         create_model("orbit_turnwise_vit_nano", "D4", weights=folder, **small)
 
 
 def test_an_orbit_in_an_orbit_is_not_saved(tmp_path):
     twice = turnwise.orbit(create_model("orbit_vit", **SMALL), "D4")
-    with pytest.raises(InputError, match="a Orbit that create_model did not make"):
+    with pytest.raises(InputError, match="a Orbit that create_model did not build"):
         config_of(twice)
 
 
@@ -141,13 +142,13 @@ def test_an_orbit_in_an_orbit_is_not_saved(tmp_path):
         (lambda: create_model("vit", group="Q8"), "unknown group 'Q8'"),
         (lambda: create_model("vit", width="foo"), "width must be a whole number, got 'foo'"),
         (lambda: create_model("vit", drop_path="a"), "drop_path must be a number, got 'a'"),
-        (lambda: create_model("vit", heads=0), "heads = 0 must be at least 1"),
-        (lambda: create_model("vit", patch=0), "patch = 0 must be at least 1"),
-        (lambda: create_model("vit", num_classes=0), "num_classes = 0 must be at least 1"),
-        (lambda: create_model("vit", pretrained=True), "no weights of 'vit' are shipped"),
+        (lambda: create_model("vit", heads=0), "heads = 0 must be from 1"),
+        (lambda: create_model("vit", patch=0), "patch = 0 must be from 1"),
+        (lambda: create_model("vit", num_classes=-1), "num_classes = -1 must be at least 0"),
+        (lambda: create_model("vit", pretrained=True), "no pretrained weights of 'vit'"),
         (lambda: describe_model("vti"), "unknown model"),
     ],
 )
-def test_bad_input_says_what_would_work(call, words):
+def test_bad_input_is_refused_with_what_would_work(call, words):
     with pytest.raises(InputError, match=words):
         call()

@@ -1,4 +1,4 @@
-"""The plain baselines: layer by layer as described, of the sizes said, and not invariant."""
+"""The plain baselines: layer by layer as described, of the stated sizes, and not invariant."""
 
 from itertools import pairwise
 
@@ -14,20 +14,20 @@ from turnwise.models import create_model
 BOTH = pytest.mark.parametrize("name", ["small_alexnet", "small_vgg"])
 
 
-def weights(name, **options):
+def parameter_count(name, **options):
     return sum(p.numel() for p in create_model(name, image_size=32, **options).parameters())
 
 
-def test_numbers_of_weights():
-    """By hand: kernels and biases of the convolutions, then the read-out."""
+def test_numbers_of_parameters():
+    """Counted by hand: kernels and biases of the convolutions, then the classifier."""
     shapes = [(3, 64, 11), (64, 192, 5), (192, 384, 3), (384, 256, 3), (256, 256, 3)]
     convolutions = sum(old * new * side**2 + new for old, new, side in shapes)
-    assert weights("small_alexnet", in_chans=3) == convolutions + 256 * 10 + 10 == 2_472_266
-    assert weights("small_alexnet") == 2_472_266 - 2 * 64 * 121
+    assert parameter_count("small_alexnet", in_chans=3) == convolutions + 256 * 10 + 10 == 2_472_266
+    assert parameter_count("small_alexnet") == 2_472_266 - 2 * 64 * 121
     widths = [3, 16, 16, 32, 32, 64, 64, 64, 128, 128, 128, 128, 128, 128]
     pairs = pairwise(widths)
     expected = sum(9 * old * new + 2 * new for old, new in pairs) + 128 * 10 + 10
-    assert weights("small_vgg", in_chans=3) == expected < 1_000_000
+    assert parameter_count("small_vgg", in_chans=3) == expected < 1_000_000
 
 
 @BOTH
@@ -59,7 +59,7 @@ def test_definition_of_small_alexnet():
     torch.testing.assert_close(model(images), expected)
 
 
-def test_dropout_is_an_option_and_drops_in_training_alone():
+def test_dropout_is_on_in_training_only():
     images = torch.rand(4, 1, 28, 28)
     model = create_model("small_alexnet", dropout=0.5)
     assert not torch.equal(model(images), model(images))
@@ -68,8 +68,8 @@ def test_dropout_is_an_option_and_drops_in_training_alone():
 
 
 @BOTH
-def test_control_it_is_not_invariant(name):
-    """The twin of a promise: the logits move, and differ between pictures."""
+def test_it_is_not_invariant(name):
+    """Its logits change under rotations, and differ between images."""
     torch.manual_seed(0)
     model = create_model(name, image_size=28).double().eval()
     images = torch.rand(2, 1, 28, 28, dtype=torch.float64)
@@ -78,7 +78,7 @@ def test_control_it_is_not_invariant(name):
 
 
 @BOTH
-def test_certify_says_no(name):
+def test_its_certificate_fails(name):
     torch.manual_seed(0)
     model = create_model(name, image_size=28).eval()
     scope = Scope(shifts=0, layers=False)
@@ -89,11 +89,11 @@ def test_certify_says_no(name):
     ("name", "options", "words"),
     [
         ("small_alexnet", {"widths": (1, 2)}, r"widths = \[1, 2\] must have 5 entries"),
-        ("small_vgg", {"widths": (1, 2, 3, 4, 0)}, r"widths\[4\] = 0 must be at least 1"),
+        ("small_vgg", {"widths": (1, 2, 3, 4, 0)}, r"widths\[4\] = 0 must be from 1"),
         ("small_alexnet", {"dropout": 1.0}, "dropout = 1.0 must be from 0 to below 1"),
     ],
 )
-def test_refusals(name, options, words):
+def test_bad_options_are_refused(name, options, words):
     with pytest.raises(InputError, match=words):
         create_model(name, **options)
 

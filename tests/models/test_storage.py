@@ -1,4 +1,4 @@
-"""What is saved comes back to the bit; what is damaged is refused in one line."""
+"""Saved models are loaded exactly; damaged folders are refused with a one-line error."""
 
 import json
 
@@ -18,7 +18,7 @@ def folder(tmp_path):
     return turnwise.save(model, tmp_path / "model", classes=["a", "b", "c"])
 
 
-def test_round_trip(tmp_path):
+def test_a_saved_model_is_loaded_exactly(tmp_path):
     model = turnwise.create_model("orbit_vit", group="D4", **SMALL)
     model.model.preprocess.fit(torch.randint(0, 99, (5, 1, 8, 8), dtype=torch.uint8))
     turnwise.save(model, tmp_path / "m", classes=[str(n) for n in range(10)])
@@ -31,29 +31,17 @@ def test_round_trip(tmp_path):
     assert {p.name for p in (tmp_path / "m").iterdir()} == {"model.safetensors", "config.json"}
 
 
-def test_a_run_folder_holds_its_model(folder):
+def test_a_run_folder_opens_as_its_model(folder):
     assert turnwise.from_pretrained(folder.parent).config == turnwise.load(folder).config
 
 
-@pytest.mark.parametrize(
-    ("epochs", "words"),
-    [
-        (0, r"no model/config\.json, and no epoch to continue from; wait for it, or train again"),
-        (1, r"no model/config\.json; if it was stopped, continue it with: .* --resume '.*a run'"),
-    ],
-)
-def test_a_run_without_its_model_is_called_unfinished(tmp_path, epochs, words):
-    run = tmp_path / "a run"
-    (run / "checkpoints").mkdir(parents=True)
-    (run / "recipe.yaml").touch()
-    if epochs:
-        (run / "checkpoints" / "last.ckpt").touch()
-    with pytest.raises(InputError, match=f"a run has not finished training: it has {words}"):
-        turnwise.load(run)
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"has no config\.json\. \(A run has none before"):
+        turnwise.load(tmp_path)
 
 
-def test_a_module_of_one_s_own_is_refused(tmp_path):
-    with pytest.raises(InputError, match="a Linear that create_model did not make"):
+def test_an_unregistered_module_is_refused(tmp_path):
+    with pytest.raises(InputError, match="a Linear that create_model did not build"):
         turnwise.save(nn.Linear(2, 2), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -100,21 +88,21 @@ def change(key, value):
         (lambda folder: (folder / "config.json").unlink(), r"it has no config\.json"),
     ],
 )
-def test_damage_is_refused(folder, damage, words):
+def test_damaged_folders_are_refused(folder, damage, words):
     damage(folder)
     with pytest.raises(InputError, match=words):
         turnwise.load(folder)
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
+def test_a_path_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("in the way")
     model = turnwise.create_model("vit", **SMALL)
     with pytest.raises(InputError, match=r"cannot write .*model\.safetensors: not a directory;"):
         turnwise.save(model, tmp_path / "file" / "model")
 
 
-def test_what_was_compiled_is_kept_as_it_is_inside(tmp_path):
-    """torch.compile(model) is a module with the model in it, and its keys begin so."""
+def test_a_compiled_model_is_saved_as_the_model_inside(tmp_path):
+    """torch.compile(model) is a module around the model, with other keys."""
     model = turnwise.create_model("vit", width=8, depth=1, heads=2)
     compiled = nn.Module()
     compiled._orig_mod = model
@@ -123,9 +111,9 @@ def test_what_was_compiled_is_kept_as_it_is_inside(tmp_path):
     assert torch.equal(turnwise.load(tmp_path)(images), model.eval()(images))
 
 
-def test_what_could_not_be_opened_is_not_written(tmp_path):
+def test_a_model_that_could_not_be_loaded_is_not_written(tmp_path):
     model = turnwise.create_model("vit", width=8, depth=1, heads=2)
-    with pytest.raises(InputError, match="2 names of classes were given for a model of 10"):
+    with pytest.raises(InputError, match="2 class names were given for a model of 10"):
         turnwise.save(model, tmp_path / "a", classes=["a", "b"])
     model.head = torch.nn.Linear(8, 3)
     with pytest.raises(InputError, match=r"head.weight is \(3, 8\) and must be \(10, 8\)"):
@@ -133,7 +121,7 @@ def test_what_could_not_be_opened_is_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_keeping_a_model_draws_no_random_numbers(tmp_path):
+def test_saving_draws_no_random_numbers(tmp_path):
     model = turnwise.create_model("vit", width=8, depth=1, heads=2)
     before = torch.get_rng_state()
     turnwise.save(model, tmp_path)

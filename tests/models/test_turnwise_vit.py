@@ -1,4 +1,4 @@
-"""The flagship: law, witness, control, definition; sizes, read-outs, options, refusals."""
+"""The flagship: invariance, negative controls, definitions, sizes, readouts, refused options."""
 
 import subprocess
 import sys
@@ -8,6 +8,7 @@ import torch
 
 from turnwise.errors import InputError
 from turnwise.evaluation import Scope, certify
+from turnwise.geometry.layouts import regular_to_tokens, tokens_to_regular
 from turnwise.groups import (
     PlanarGroup,
     act_on_field,
@@ -16,7 +17,7 @@ from turnwise.groups import (
     equivariance_error,
     equivariance_errors,
 )
-from turnwise.layers.conv.conv import GroupPool, maps_to_tokens
+from turnwise.layers.conv.stem import GroupPool2d
 from turnwise.layers.heads.pooling import invariant
 from turnwise.models import create_model, list_models
 
@@ -41,102 +42,97 @@ def model_for(group="C4", size="nano", **options):
     return create_model(f"turnwise_vit_{size}", **given).double().eval()
 
 
-def pictures(size=12, channels=1, batch=2):
+def random_images(size=12, channels=1, batch=2):
     return torch.rand(batch, channels, size, size, dtype=torch.float64)
 
 
-# Law, witness, control.
-
-
 @pytest.mark.parametrize("form", FORMS)
-def test_law_of_every_form(form):
+def test_every_form_is_invariant(form):
     model = model_for(**FORMS[form])
-    assert equivariance_error(model, model.group, pictures()) < 1e-10
+    assert equivariance_error(model, model.group, random_images()) < 1e-10
 
 
 @pytest.mark.parametrize("group", ["C1", "D1", "C2", "D2", "C4", "D4", "C8", "D8"])
-def test_law_of_every_group(group):
+def test_invariance_under_the_exact_subgroup_of_every_group(group):
     model = model_for(group)
-    assert equivariance_error(model, model.group.exact_subgroup(), pictures()) < 1e-10
+    assert equivariance_error(model, model.group.exact_subgroup(), random_images()) < 1e-10
 
 
 @pytest.mark.parametrize("group", ["C4", "D4"])
-def test_law_of_the_field_on_a_rectangle(group):
+def test_the_features_of_a_rectangle_are_equivariant(group):
     model, images = model_for(group), torch.rand(1, 1, 12, 8, dtype=torch.float64)
     field = model.forward_features(images)
     assert field.shape == (1, model.group.order, 3, 2, 32 // model.group.order)
     for element in range(model.group.order):
-        moved = model.forward_features(act_on_image(group, element, images))
-        assert (moved - act_on_field(group, element, field)).abs().max() < 1e-10
+        transformed = model.forward_features(act_on_image(group, element, images))
+        assert (transformed - act_on_field(group, element, field)).abs().max() < 1e-10
         if element:
-            assert moved.shape != field.shape or (moved - field).abs().max() > 1e-3
+            same_shape = transformed.shape == field.shape
+            assert not same_shape or (transformed - field).abs().max() > 1e-3
 
 
-def test_law_in_training_too():
-    """Batch norm sees the same numbers, whichever way up they come."""
+def test_invariance_in_training():
+    """The statistics of batch norms do not depend on the orientation of the images."""
     model = model_for("D4").train()
-    assert equivariance_error(model, "D4", pictures()) < 1e-10
+    assert equivariance_error(model, "D4", random_images()) < 1e-10
 
 
-def test_witness_pictures_differ_and_other_turns_count():
-    model, images = model_for("C4"), pictures()
+def test_logits_differ_between_images_and_under_other_transformations():
+    model, images = model_for("C4"), random_images()
     assert (model(images)[0] - model(images)[1]).abs().max() > 1e-4
-    mirrored = act_on_image("D4", 4, images)
-    assert (model(mirrored) - model(images)).abs().max() > 1e-5
+    flipped = act_on_image("D4", 4, images)
+    assert (model(flipped) - model(images)).abs().max() > 1e-5
 
 
 @pytest.mark.parametrize(("part", "axis"), [("matrices", 0), ("sources", 1)])
-def test_control_a_wrong_table_breaks_the_law(part, axis):
-    """Two poses swapped in where positions turn to, or in where the linear maps look."""
+def test_negative_control_a_wrong_table_breaks_invariance(part, axis):
+    """Two group elements are swapped, for the positions or for the linear maps."""
     model = model_for("C4")
     for name, table in model.named_buffers():
         if name.endswith(part):
             table.copy_(table.index_select(axis, torch.tensor([1, 0, 2, 3])))
-    assert equivariance_error(model, "C4", pictures()) > 1e-4
+    assert equivariance_error(model, "C4", random_images()) > 1e-4
 
 
 @pytest.mark.parametrize("pool_tokens", ["mean", "max", "both"])
-def test_definition(pool_tokens):
-    """Stem, block, norm, read-out, one after the other."""
-    model, images = model_for("C4", pool_tokens=pool_tokens), pictures()
-    tokens = maps_to_tokens(model.stem(images), 4)
+def test_definition_stem_block_norm_pooling(pool_tokens):
+    model, images = model_for("C4", pool_tokens=pool_tokens), random_images()
+    tokens = regular_to_tokens(model.stem(images))
     block = model.stages[0][0]
-    tokens = tokens + block.attention(block.norm_attention(tokens), 3, 3)
+    normed = tokens_to_regular(block.norm_attention(tokens), 3, 3)
+    tokens = tokens + regular_to_tokens(block.attention(normed))
     tokens = tokens + block.mlp(block.norm_mlp(tokens))
     pooled = invariant(model.norm(tokens), pool_tokens, "both")
     torch.testing.assert_close(model(images), model.head(pooled))
 
 
 def test_definition_of_an_overview():
-    """One token that saw all of them, then the poses combined."""
-    model, images = model_for("C4", overview=5), pictures()
+    """One token from all tokens, then the pooling over the group."""
+    model, images = model_for("C4", overview=5), random_images()
     one = model.overview(model.forward_features(images))
     assert one.shape == (2, 1, 4, 5)
     torch.testing.assert_close(model(images), model.head(invariant(one, "mean", "both")))
 
 
-def test_an_overview_tells_where_things_stand():
-    """The same tokens in other places: nothing to a pool, another picture to an overview."""
-    for options, moves in (({}, False), ({"overview": 5}, True)):
+def test_an_overview_depends_on_where_tokens_are():
+    """Swapping tokens changes nothing for a pooling, but it does for an overview."""
+    for options, depends in (({}, False), ({"overview": 5}, True)):
         model = model_for("C4", **options)
-        field = model.forward_features(pictures())
+        field = model.forward_features(random_images())
         swapped = field[:, :, [1, 0, 2]]
         change = (model.forward_head(swapped) - model.forward_head(field)).abs().max()
-        assert (change > 1e-4) == moves
+        assert (change > 1e-4) == depends
 
 
-def test_the_stem_halves_as_asked():
-    for halve, by_maximum in {"max": True, "average": False}.items():
-        parts = model_for(halve=halve).stem.layers
-        pools = [part for part in parts if isinstance(part, GroupPool)]
-        assert [pool.by_maximum for pool in pools] == [by_maximum] * 2
-
-
-# Sizes.
+def test_the_stem_pools_as_the_option_says():
+    for halve in ("max", "average"):
+        layers = model_for(halve=halve).stem.layers
+        pools = [layer for layer in layers if isinstance(layer, GroupPool2d)]
+        assert [pool.mode for pool in pools] == [halve] * 2
 
 
 @pytest.mark.parametrize("group", ["C1", "C4", "D4", "C8", "D8", "C16"])
-def test_nano_has_at_most_a_hundred_thousand_weights(group):
+def test_nano_has_at_most_100000_parameters(group):
     model = create_model("turnwise_vit_nano", group=group)
     assert sum(p.numel() for p in model.parameters()) <= 100_000
 
@@ -158,78 +154,75 @@ def test_there_are_four_sizes_each_larger_than_the_last():
 
 
 @pytest.mark.parametrize(("size", "group"), [("nano", "C4"), ("nano", "D4"), ("tiny", "C4")])
-def test_sizes_pass_the_certificate(size, group):
+def test_the_certificate_holds_for_the_sizes(size, group):
     model = create_model(f"turnwise_vit_{size}", group=group, image_size=28)
     scope = Scope(shifts=0, layers=False)
     assert certify(model, group, torch.rand(3, 1, 28, 28), angles=1, scope=scope).holds
 
 
-def test_law_of_the_small_size_in_single_precision():
-    """The generators stand for the group: a quarter turn and a mirror make all of D4."""
+def test_invariance_of_the_small_size_in_float32():
+    """A rotation by 90° and a reflection generate D4."""
     model = create_model("turnwise_vit_small", group="D4").eval()
     errors = equivariance_errors(model, "D4", torch.rand(2, 1, 28, 28), elements=[1, 4])
     assert max(errors) < 1e-4
 
 
 @pytest.mark.parametrize("basis", ["regular", "irreps"])
-def test_state_is_the_same_in_both_bases(basis):
+def test_the_state_dict_is_the_same_in_both_bases(basis):
     model, other = model_for("D4"), model_for("D4", basis=basis)
     other.load_state_dict(model.state_dict())
-    images = pictures()
+    images = random_images()
     torch.testing.assert_close(other(images), model(images), atol=1e-12, rtol=1e-10)
 
 
-def test_exact_sizes():
+def test_the_nearest_exact_sizes_are_named():
     model = model_for()
     assert model.exact_size(28) == (28,)
     assert model.exact_size(30) == (28, 32)
     with pytest.raises(InputError, match="try 28 or 32"):
-        model(pictures(30))
+        model(random_images(30))
     with pytest.raises(InputError, match="try 12 or 16"):
         model_for(image_size=14)
 
 
-def test_an_overview_has_one_size():
+def test_an_overview_has_one_image_size():
     model = model_for(overview=5)
     assert model.exact_size(28) == model.exact_size(12) == (12,)
-    with pytest.raises(InputError, match="looks at 3 x 3 tokens, got 7 x 7"):
-        model(pictures(28))
-
-
-# Read-outs.
+    with pytest.raises(InputError, match="takes 3 x 3 tokens, got 7 x 7"):
+        model(random_images(28))
 
 
 @pytest.mark.parametrize("overview", [0, 5])
-def test_orientation_turns_with_the_picture(overview):
-    model, images = model_for("D4", readout="orientation", overview=overview), pictures()
+def test_orientation_scores_are_equivariant(overview):
+    model, images = model_for("D4", readout="orientation", overview=overview), random_images()
     scores = model(images)
     assert scores.shape == (2, 8)
     for element in range(8):
-        moved = model(act_on_image("D4", element, images))
-        torch.testing.assert_close(moved, act_on_regular("D4", element, scores))
+        transformed = model(act_on_image("D4", element, images))
+        torch.testing.assert_close(transformed, act_on_regular("D4", element, scores))
     assert scores.std() > 1e-4
 
 
-def test_dense_scores_turn_with_the_picture():
-    model, images = model_for("C4", readout="dense"), pictures()
+def test_dense_logits_are_equivariant():
+    model, images = model_for("C4", readout="dense"), random_images()
     scores = model(images)
     assert scores.shape == (2, 10, 3, 3)
     for element in range(4):
-        moved = model(act_on_image("C4", element, images))
-        torch.testing.assert_close(moved, act_on_image("C4", element, scores))
-
-
-# What a user may choose.
+        transformed = model(act_on_image("C4", element, images))
+        torch.testing.assert_close(transformed, act_on_image("C4", element, scores))
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"width": 30}, r"width = 30 must be a multiple of 8 \(4 poses of 1 heads of 2 channels"),
+        (
+            {"width": 30},
+            r"width = 30 must be a multiple of 8 \(4 group elements with 1 heads of 2 channels",
+        ),
         ({"width": 48, "frame": "cross"}, r"width = 48 must be a multiple of 32 .* try 32 or 64"),
         ({"depths": []}, "must list one stage or more"),
-        ({"layer_scale": -0.5}, "layer_scale = -0.5 must be 0"),
-        ({"window": -3}, "window = -3 must be odd, or 0"),
+        ({"layer_scale": -0.5}, "layer_scale = -0.5 must be from 0"),
+        ({"window": -3}, "window = -3 must be from 0"),
         ({"patch": 3}, "must be a power of 2"),
         ({"patch": 8}, "must be a power of 2 below 2\\^3"),
         ({"stem": "conf"}, "Did you mean 'conv'"),
@@ -237,22 +230,22 @@ def test_dense_scores_turn_with_the_picture():
         ({"pool_tokens": "sum"}, "unknown pool_tokens 'sum'"),
         ({"halve": "mean"}, "unknown halve 'mean'"),
         ({"drop_path": 1.0}, "drop_path = 1.0 must be from 0 to below 1"),
-        ({"overview": -1}, "overview = -1 must be 0 or more channels"),
-        ({"overview": 4, "readout": "dense"}, "dense scores each token; take overview = 0"),
-        ({"width": -4}, "must be positive, or 0"),
+        ({"overview": -1}, "overview = -1 must be from 0"),
+        ({"overview": 4, "readout": "dense"}, "dense needs each token; set overview to 0"),
+        ({"width": -4}, "must be from 0 to 16384"),
     ],
 )
-def test_refusals(options, words):
+def test_bad_options_are_refused(options, words):
     with pytest.raises(InputError, match=words):
         model_for(**options)
 
 
-def test_wrong_channels():
-    with pytest.raises(InputError, match="takes pictures with 1 channels, got 3"):
-        model_for()(pictures(channels=3))
+def test_wrong_channels_are_refused():
+    with pytest.raises(InputError, match="takes images with 1 channels, got 3"):
+        model_for()(random_images(channels=3))
 
 
-def test_first_loss_is_a_guess():
+def test_first_loss_is_that_of_uniform_probabilities():
     model, images = create_model("turnwise_vit_tiny", group="C4"), torch.rand(8, 1, 28, 28)
     loss = torch.nn.functional.cross_entropy(model(images), torch.arange(8))
     assert abs(loss.item() - 2.3026) < 0.3
@@ -269,20 +262,20 @@ for options in ({}, {"basis": "irreps"}, {"overview": 4}, {"kernel": "elu"}):
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(images), model(images))
     for element in (1, 4):
-        moved = turnwise.groups.act_on_image("D4", element, images).contiguous()
-        torch.testing.assert_close(compiled(moved), model(images))
+        transformed = turnwise.groups.act_on_image("D4", element, images).contiguous()
+        torch.testing.assert_close(compiled(transformed), model(images))
 exported = torch.export.export(model, (images,)).module()
 torch.testing.assert_close(exported(images), model(images))
 """
 
 
-def test_law_exported_and_compiled_in_one_graph():
+def test_it_compiles_in_one_graph_and_exports():
     """In a process of its own: the run-time type checks of the tests would break the graph."""
     subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)
 
 
-def test_groups_have_their_own_width():
-    """Nano takes about the same number of weights for every group."""
+def test_the_default_width_depends_on_the_group():
+    """Nano has about the same number of parameters for every group."""
     widths = {
         name: create_model("turnwise_vit_nano", group=name).norm.weight.numel()
         for name in ("C1", "C4", "C16")

@@ -1,4 +1,4 @@
-"""The baseline: it works, it says which sizes it takes, and it does not obey the law."""
+"""The plain vision transformer: shapes and sizes, and that it is not equivariant."""
 
 import pytest
 import torch
@@ -10,43 +10,43 @@ from turnwise.models import create_model
 SMALL = {"width": 16, "depth": 2, "heads": 2}
 
 
-def test_pictures_in_logits_out():
+def test_it_maps_images_to_logits():
     model = create_model("vit", num_classes=7, in_chans=3, image_size=32, patch=8, **SMALL)
     images = torch.rand(2, 3, 32, 32)
     assert model(images).shape == (2, 7)
     torch.testing.assert_close(model.forward_head(model.forward_features(images)), model(images))
 
 
-def test_it_does_not_obey_the_law():
-    """The control of everything else: a plain vision transformer knows where up is."""
+def test_it_is_not_invariant():
+    """A negative control for the other models: a plain transformer knows which way is up."""
     model = create_model("vit", **SMALL).double().eval()
     assert equivariance_error(model, "C4", torch.rand(2, 1, 28, 28).double()) > 0.01
     assert model.group.name == "C1"
 
 
-def test_position_matters():
+def test_its_output_depends_on_positions():
     model = create_model("vit", image_size=8, **SMALL).double()
     images = torch.rand(1, 1, 8, 8).double()
     swapped = torch.cat([images[..., 4:], images[..., :4]], dim=-1)
     assert (model(swapped) - model(images)).abs().max() > 1e-4
 
 
-def test_first_loss_is_that_of_a_guess():
-    """Small weights at the start: the loss is ln(classes), not hundreds."""
+def test_first_loss_is_that_of_uniform_probabilities():
+    """Small initial weights: the loss is ln(classes), not hundreds."""
     model = create_model("vit")
     loss = torch.nn.functional.cross_entropy(model(torch.rand(8, 1, 28, 28)), torch.arange(8))
     assert loss.item() == pytest.approx(2.303, abs=0.2)
 
 
-def test_size_that_patches_do_not_cover_is_refused_with_those_that_they_do():
+def test_the_error_for_a_size_that_patches_do_not_cover_names_the_nearest():
     with pytest.raises(InputError, match=r"image_size = 30 .* try 28 or 32"):
         create_model("vit", image_size=30)
     assert create_model("vit", **SMALL).exact_size(32) == (28,), "its positions are for one size"
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 28, 28), (2, 1, 32, 32), (2, 1, 28, 32)])
-def test_wrong_shape_says_which_is_right(shape):
-    with pytest.raises(InputError, match=r"takes pictures of shape \(1, 28, 28\)"):
+def test_the_error_for_a_wrong_shape_names_the_right_one(shape):
+    with pytest.raises(InputError, match=r"takes images of shape \(1, 28, 28\)"):
         create_model("vit", **SMALL)(torch.rand(shape))
 
 

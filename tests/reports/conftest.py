@@ -1,4 +1,4 @@
-"""Small untrained models with digits to look at: symmetry is a matter of architecture."""
+"""Small untrained models with digits: symmetry is a property of the architecture."""
 
 import pytest
 import torch
@@ -22,26 +22,26 @@ def small_digits():
 
 
 @pytest.fixture
-def make_subject(digits, small_digits):
-    """A model by name, with twenty digits, two of each; group attention sees them small."""
+def make_model(digits, small_digits):
+    """Makes a model by name, with twenty digits, two of each; smaller ones for group attention."""
 
     def make(name, group="C4", dtype=torch.float32):
         torch.manual_seed(0)
         data = small_digits if name == "gsa_net" else digits
         model = create_model(name, group=group, image_size=data.image_size, **SMALL[name])
-        for parameter in model.parameters():  # untrained heads are small, and answers all alike
+        for parameter in model.parameters():  # untrained heads are small, and predictions all alike
             parameter.data.add_(0.1 * torch.randn_like(parameter))
-        pictures = data.val.take(torch.arange(0, 500, 25))
+        examples = data.val.take(torch.arange(0, 500, 25))
         own = model.group if model.group.order > 1 else PlanarGroup.named(group)
         return LoadedModel(
-            name, model.to(dtype).eval(), data.classes, own, pictures, "digits", None
+            name, model.to(dtype).eval(), data.classes, own, examples, "digits", None
         )
 
     return make
 
 
 class Quadrant(torch.nn.Module):
-    """Says which quadrant is brightest, counted counter-clockwise: a quarter turn adds one."""
+    """Predict the brightest quadrant, counted counter-clockwise: a rotation by 90° adds one."""
 
     group = PlanarGroup.named("C1")
 
@@ -57,12 +57,12 @@ class Quadrant(torch.nn.Module):
 
 @pytest.fixture
 def quadrant():
-    """A subject whose answers are known: each picture has one bright spot."""
+    """A model whose predictions are known: each image has one bright spot."""
     images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
     for label, (row, col) in enumerate([(1, 6), (1, 1), (6, 1), (6, 6)]):
         images[label, 0, row, col] = 255
-    pictures = Examples(images, torch.arange(4))
+    examples = Examples(images, torch.arange(4))
     classes = ("I", "II", "III", "IV")
     return LoadedModel(
-        "quadrant", Quadrant(), classes, PlanarGroup.named("C4"), pictures, "spots", None
+        "quadrant", Quadrant(), classes, PlanarGroup.named("C4"), examples, "spots", None
     )

@@ -1,23 +1,27 @@
-"""Subjects are read from folders and names, and say clearly what they cannot be."""
+"""Models are loaded from folders and by name; views transform images as they say."""
 
 import pytest
 import torch
 from torch import nn
 
-from turnwise.data import Examples
 from turnwise.errors import InputError
+from turnwise.groups import act_on_image
 from turnwise.models import create_model, save
 from turnwise.reports.loaded_models import (
-    chosen_example,
     load_models,
     recognised_by_all,
     recognised_example,
-    require_alike,
-    spaced_examples,
+    require_comparable,
+    rotated_views,
+    sample_examples,
+    shift_image,
+    shifted_views,
+    shifts_within,
+    take_example,
 )
 
 OPTIONS = {"patch": 7, "width": 16, "depth": 1, "heads": 2}
-WORDS = [f"{key}={value}" for key, value in OPTIONS.items()]
+SETTINGS = [f"{key}={value}" for key, value in OPTIONS.items()]
 
 
 @pytest.fixture
@@ -25,28 +29,29 @@ def folder(tmp_path):
     return save(create_model("orbit_vit", group="D4", **OPTIONS), tmp_path / "kept")
 
 
-def test_a_model_folder_brings_its_group_and_numbered_classes(folder):
-    (subject,) = load_models([str(folder)])
-    assert (subject.name, subject.group.name, subject.run) == ("kept", "D4", folder)
-    assert subject.classes == tuple("0123456789")
-    assert subject.origin == "embedded digits" and len(subject.pictures) == 500
+def test_a_model_folder_has_its_group_and_numbered_classes(folder):
+    (loaded,) = load_models([str(folder)])
+    assert (loaded.name, loaded.group.name, loaded.run.path) == ("kept", "D4", folder)
+    assert not loaded.run.exists
+    assert loaded.classes == tuple("0123456789")
+    assert loaded.origin == "embedded digits" and len(loaded.examples) == 500
 
 
 def test_a_named_model_is_untrained_and_takes_options():
-    (subject,) = load_models(["vit", *WORDS])
-    assert subject.name == "vit, untrained" and subject.run is None
-    assert subject.model.config.options["width"] == 16
-    assert subject.group.name == "C4"  # a plain model is held against quarter turns
+    (loaded,) = load_models(["vit", *SETTINGS])
+    assert loaded.name == "vit, untrained" and loaded.run is None
+    assert loaded.model.config.options["width"] == 16
+    assert loaded.group.name == "C4"  # a plain model is measured against rotations by 90°
 
 
-def test_the_same_name_twice_is_told_apart_by_its_path(folder, tmp_path):
+def test_equal_names_are_distinguished_by_their_paths(folder, tmp_path):
     other = save(create_model("vit", **OPTIONS), tmp_path / "other" / "kept")
-    names = [s.name for s in load_models([str(folder), str(other)])]
+    names = [loaded.name for loaded in load_models([str(folder), str(other)])]
     assert names == [str(folder), str(other)]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("targets", "message"),
     [
         (["width=3"], "name at least one"),
         (["nowhere/run"], "neither a folder nor a model"),
@@ -55,9 +60,9 @@ def test_the_same_name_twice_is_told_apart_by_its_path(folder, tmp_path):
         (["vit", "width=[3"], "cannot be read"),
     ],
 )
-def test_what_is_no_subject(words, said):
-    with pytest.raises(InputError, match=said):
-        load_models(words)
+def test_unusable_targets(targets, message):
+    with pytest.raises(InputError, match=message):
+        load_models(targets)
 
 
 def test_options_of_a_folder_are_refused(folder):
@@ -65,63 +70,83 @@ def test_options_of_a_folder_are_refused(folder):
         load_models([str(folder), "width=3"])
 
 
-def test_alike_means_the_same_pictures_and_classes(make_subject):
-    vit, gsa = make_subject("vit"), make_subject("gsa_net")
-    require_alike([vit, make_subject("orbit_vit")])
+def test_comparable_models_have_the_same_images_and_classes(make_model):
+    vit, gsa = make_model("vit"), make_model("gsa_net")
+    require_comparable([vit, make_model("orbit_vit")])
     with pytest.raises(InputError, match="vit and gsa_net differ"):
-        require_alike([vit, gsa])
+        require_comparable([vit, gsa])
 
 
-def test_a_picture_is_chosen_by_its_number(quadrant):
-    assert int(chosen_example(quadrant, 3).labels) == 3
-    with pytest.raises(InputError, match="there is no picture 4; quadrant has pictures 0 to 3"):
-        chosen_example(quadrant, 4)
+def test_an_image_is_chosen_by_its_number(quadrant):
+    assert int(take_example(quadrant, 3).labels) == 3
+    with pytest.raises(InputError, match="there is no image 4; quadrant has images 0 to 3"):
+        take_example(quadrant, 4)
 
 
-def test_pictures_are_spread_over_the_classes(make_subject):
-    sample = spaced_examples(make_subject("vit"), 10)
+def test_a_sample_covers_all_classes(make_model):
+    sample = sample_examples(make_model("vit"), 10)
     assert sample.labels.tolist() == sorted(sample.labels.tolist())
     assert len(sample.labels.unique()) == 10
-    assert len(spaced_examples(make_subject("vit"), 1000)) == 20
+    assert len(sample_examples(make_model("vit"), 1000)) == 20
 
 
-def test_a_recognised_picture_is_recognised(quadrant):
-    assert recognised_example([quadrant]) == 2  # the middle: all are right
-    quadrant.pictures.labels[2] = 0
+def test_a_recognised_example_is_classified_correctly(quadrant):
+    assert recognised_example([quadrant]) == 2  # the middle: all are correct
+    quadrant.examples.labels[2] = 0
     assert recognised_example([quadrant]) == 3
-    quadrant.pictures.labels[:] = torch.tensor([1, 2, 0, 0])
-    assert recognised_example([quadrant]) == 2  # none is: the middle
+    quadrant.examples.labels[:] = torch.tensor([1, 2, 0, 0])
+    assert recognised_example([quadrant]) == 2  # none is correct: the middle
 
 
-class BrightestQuadrant(nn.Module):
-    """Quadrants are counted counter-clockwise, so a quarter turn adds one to the answer."""
-
-    def preprocess(self, images):
-        return images
-
+class AlwaysOne(nn.Module):
     def forward(self, images):
-        top, bottom = images[:, 0, :4], images[:, 0, 4:]
-        quadrants = (top[..., 4:], top[..., :4], bottom[..., :4], bottom[..., 4:])
-        return 9 * torch.stack([q.square().mean((-2, -1)) for q in quadrants], dim=-1)
+        return torch.eye(4)[1].repeat(len(images), 1)
 
 
-def spots():
-    """One bright square in each quadrant, over a little noise that no two pictures share."""
-    images = torch.randint(40, (4, 1, 8, 8), dtype=torch.uint8)
-    for label, (row, col) in enumerate([(1, 5), (1, 1), (5, 1), (5, 5)]):
-        images[label, 0, row : row + 2, col : col + 2] = 250
-    return Examples(images, torch.arange(4))
-
-
-def test_examples_are_the_first_of_their_class_that_all_recognise():
-    """The second model always says 1; both are right on pictures 1 and 5, of one class."""
-    labels = torch.tensor([0, 1, 2, 3, 0, 1])
-    twice = Examples(spots().images[labels], labels)
-
-    class AlwaysOne(BrightestQuadrant):
-        def forward(self, images):
-            return torch.eye(4)[1].repeat(len(images), 1)
-
-    models = [BrightestQuadrant(), AlwaysOne()]
+def test_examples_are_the_first_of_their_class_that_all_models_recognise(quadrant):
+    """The second model always predicts 1; both are correct for images 1 and 5, of one class."""
+    twice = quadrant.examples.take(torch.tensor([0, 1, 2, 3, 0, 1]))
+    models = [quadrant.model, AlwaysOne()]
     assert recognised_by_all(models[:1], twice, [2, 0]).tolist() == [2, 0]
     assert recognised_by_all(models, twice, [2, 1, 0]).tolist() == [1]
+
+
+def test_rotations_by_90_degrees_are_exact():
+    image = torch.randint(256, (3, 4, 4), dtype=torch.uint8)
+    views = rotated_views(image, [0.0, 90.0, 180.0, 270.0])
+    for k, view in enumerate(views):
+        assert torch.equal(view, act_on_image("C4", k, image.float() / 255))
+
+
+@pytest.mark.parametrize(("right", "up"), [(0, 0), (2, 0), (-1, 0), (0, 1), (0, -2), (1, 2)])
+def test_a_shift_moves_every_pixel(right, up):
+    """Pixel by pixel on a rectangle: what lands at (row, col) came from (row + up, col − right)."""
+    images = torch.rand(2, 3, 4, 5)
+    shifted = shift_image(images, right, up)
+    assert shifted.shape == images.shape
+    for row in range(4):
+        for col in range(5):
+            inside = 0 <= row + up < 4 and 0 <= col - right < 5
+            expected = images[..., row + up, col - right] if inside else torch.zeros(2, 3)
+            assert torch.equal(shifted[..., row, col], expected)
+
+
+def test_shifts_are_ordered_row_by_row_from_the_upper_left():
+    assert shifts_within(1)[:4] == [(-1, 1), (0, 1), (1, 1), (-1, 0)]
+    assert len(shifts_within(5)) == 121 and shifts_within(5)[60] == (0, 0)
+
+
+def test_shifted_views_are_in_the_order_of_the_shifts():
+    image = torch.zeros(1, 3, 3, dtype=torch.uint8)
+    image[0, 1, 1] = 255
+    positions = [
+        divmod(int(view[0].argmax()), 3) for view in shifted_views(image, shifts_within(1))
+    ]
+    assert positions == [(row, col) for row in range(3) for col in range(3)]
+
+
+def test_the_predictor_is_of_the_model(quadrant):
+    views = rotated_views(quadrant.examples.images[0], [0.0, 90.0])
+    expected = quadrant.model(views).softmax(-1)
+    torch.testing.assert_close(quadrant.predictor.probabilities(views), expected)
+    assert quadrant.predictor.probabilities(views).argmax(-1).tolist() == [0, 1]

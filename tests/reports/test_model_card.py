@@ -1,16 +1,16 @@
-"""A card is told as it is: every figure is the record's, and nothing is added."""
+"""Every figure of a model card is that of its record."""
 
 import json
 
 import pytest
 
-from turnwise.models import shipped
+from turnwise.models import weights
 from turnwise.reports.model_card import (
     HEADERS,
     card_page,
     over_seeds,
+    pretrained_cards,
     seed_figures,
-    shipped_cards,
     summary_rows,
 )
 
@@ -52,12 +52,12 @@ def with_record(**figures):
     return CARD | {"record": CARD["record"] | {"figures": figures}}
 
 
-def test_a_line_is_about_the_shipped_seed_and_beside_it_all():
+def test_a_row_has_the_published_seed_and_the_range_over_all():
     (row,) = summary_rows([CARD])
     assert dict(zip(HEADERS, row, strict=True)) == {
         "name": "turnwise_vit_nano.rotmnist",
         "group": "D4",
-        "weights": "63,580",
+        "parameters": "63,580",
         "test accuracy": "94.23 %",
         "over seeds": "95.24 %, 94.23 % to 96.25 % (2 seeds)",
         "bytes": "131,264",
@@ -65,8 +65,10 @@ def test_a_line_is_about_the_shipped_seed_and_beside_it_all():
     }
 
 
-def test_the_figures_are_those_of_the_shipped_seed():
-    assert seed_figures(CARD) == SEED
+def test_the_figures_are_those_of_the_published_seed():
+    named = {"rotation_agreement": SEED["turn_agreement"], "times_evaluated": 1}
+    old = ("turn_agreement", "times_examined")  # of records that 0.1.0 wrote
+    assert seed_figures(CARD) == {k: v for k, v in SEED.items() if k not in old} | named
     assert seed_figures(CARD | {"seed": 0})["test_accuracy"] == 0.9625
 
 
@@ -80,46 +82,46 @@ def test_one_seed_has_no_mean():
     [
         "# turnwise_vit_nano.rotmnist\n",
         "| model | `turnwise_vit_nano`, group D4 |",
-        "63,580 in 131,264 bytes; float16: all 2,000 validation pictures get the same answer",
+        "63,580 in 131,264 bytes; float16: the predicted class of all 2,000 validation images is",
         "| sha256 | `ab12` |",
         "| licence | MIT |",
         "| seed | 1, the best of 2 on validation |",
         "| trained | 7 epochs, 123 s |",
-        "| commit | 123abc (today); shipped at 456def |",
+        "| commit | 123abc (today); published at 456def |",
         "| validation accuracy | 95.12 % | 94.56 %, 94.00 % to 95.12 % (2 seeds) |",
-        "| at the worst of the angles | 93.11 % |",
-        "The test split was examined once, turned in 24 equal steps of 360°.",
+        "| at the worst angle | 93.11 % |",
+        "The test split was evaluated once, rotated by 24 equal steps of 360°.",
         "over D4, of the weights in this folder, on 16 digits: 3.0e-16 in float64, 2.0e-07 in",
-        "| these pictures | generated from MNIST |",
+        "| provenance | generated from MNIST |",
         "| classes | cat, dog |",
         "| sha256 of train | `cd34` |",
         "evaluation:\n  angles: 24\n",
     ],
 )
-def test_the_page_tells(words):
+def test_the_page_states(words):
     assert words in card_page(CARD)
 
 
-def test_the_page_tells_what_is_not_as_usual():
+def test_the_page_states_what_is_unusual():
     often = card_page(with_record(seeds={"1": SEED | {"times_examined": 3}}, note="stopped once"))
-    assert "examined 3 times" in often and "| note | stopped once |" in often
+    assert "evaluated 3 times" in often and "| note | stopped once |" in often
     assert "note" not in card_page(CARD)
     single = card_page(CARD | {"stored": {"precision": "float32"}})
     assert "bytes; float32, as trained |" in single
 
 
-def test_pictures_that_were_not_turned_have_no_angles():
+def test_images_that_were_not_rotated_have_no_angles():
     upright = CARD | {"recipe": {**CARD["recipe"], "evaluation": {"angles": 1}}}
     page = card_page(upright)
     assert "angle" not in page.partition("## Recipe")[0]
-    assert "| same answer over the group | 100.00 % |" in page
+    assert "| same prediction over the group | 100.00 % |" in page
 
 
-def test_cards_are_read_from_the_shelf(tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "ROOT", tmp_path)
-    assert shipped_cards() == []
+def test_cards_are_found_by_name_and_by_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "ROOT", tmp_path)
+    assert pretrained_cards() == []
     (tmp_path / CARD["name"]).mkdir()
     (tmp_path / CARD["name"] / "card.json").write_text(json.dumps(CARD))
-    by_model, by_name = shipped_cards("turnwise_vit_nano"), shipped_cards("*.rotmnist")
+    by_model, by_name = pretrained_cards("turnwise_vit_nano"), pretrained_cards("*.rotmnist")
     assert by_model == by_name == [CARD]
-    assert shipped_cards("turnwise_vit") == []
+    assert pretrained_cards("turnwise_vit") == []

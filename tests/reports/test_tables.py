@@ -1,4 +1,4 @@
-"""Numbers and tables as people read them."""
+"""Numbers and tables are written for readers: with units, aligned, and on one line."""
 
 import math
 
@@ -72,7 +72,7 @@ def test_wide_letters_keep_the_columns():
     assert lines[2:] == ["星  x", "e\u0301   y"]
 
 
-def test_cells_cannot_command_the_terminal():
+def test_cells_cannot_control_the_terminal():
     table = text_table(["name"], [["\x1b[31mred\nnext"]])
     assert "\x1b" not in table
     assert len(table.splitlines()) == 3

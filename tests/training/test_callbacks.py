@@ -1,27 +1,38 @@
-"""The table that survives a resumption, the stop at nonsense, the whole checkpoints."""
+"""Randomness, averaged weights, stopping rules, the metrics table, checkpoints, Ctrl-C."""
 
 import csv
+import os
+import signal
+import subprocess
+import sys
+import time
 import types
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import lightning
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
 from turnwise.errors import InputError
 from turnwise.layers.performer.block import RandomProjection
 from turnwise.models import load
+from turnwise.runs import train as training
+from turnwise.runs.run import Run
 from turnwise.runs.train import train
 from turnwise.training.callbacks import (
+    AtomicCheckpoints,
     AveragedWeights,
     EpochTable,
     RepeatableSteps,
-    StopAtNonsense,
-    WholeCheckpoints,
+    StopAtNonFinite,
+    StopBetweenBatches,
+    interruptible,
 )
 from turnwise.training.recipe import make_recipe
+from turnwise.training.trainer import make_trainer, quiet
 
 
 def trainer(**facts):
@@ -46,7 +57,7 @@ def test_randomness_is_a_function_of_seed_step_and_rank():
 
 
 def averaged(decay, weights):
-    """The callback after steps that left these weights, and its average."""
+    """Return the callback after steps with these weights, and its average."""
     module = lightning.LightningModule()
     module.layer = torch.nn.Linear(1, 1, bias=False)
     average = AveragedWeights(decay)
@@ -57,22 +68,22 @@ def averaged(decay, weights):
     return average, average._average_model.module.layer.weight.item()
 
 
-def test_weights_are_averaged_every_few_steps_with_the_share_of_them_all():
-    """By hand: after step 4 the first weights; after step 8, near the start, (9 / 18)⁴ of them."""
+def test_weights_are_averaged_every_few_steps_with_their_joint_weight():
+    """By hand: after step 4 the first weights; after step 8, still early, (9 / 18)⁴ of them."""
     _, kept = averaged(0.9, [float(step) for step in range(1, 12)])
     assert kept == pytest.approx(4 * 0.5**4 + 8 * (1 - 0.5**4))
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.998])
-def test_what_comes_first_is_soon_forgotten(decay):
+def test_the_first_weights_soon_lose_their_influence(decay):
     average, kept = averaged(decay, 8 * [100.0] + 192 * [1.0])
     assert kept == pytest.approx(1.0, abs=0.01)
     average.steps = 10**6
-    assert average.kept_share() == pytest.approx(decay**4)
+    assert average.decay_now() == pytest.approx(decay**4)
 
 
-def test_the_average_lies_where_the_weights_will():
-    """They are moved after this; every update would wait for the device to hand them over."""
+def test_the_average_is_on_the_training_device():
+    """Otherwise every update would copy the weights from the device."""
     module = lightning.LightningModule()
     module.layer = torch.nn.Linear(1, 1)
     average = AveragedWeights(0.9)
@@ -81,20 +92,20 @@ def test_the_average_lies_where_the_weights_will():
     assert average._average_model.n_averaged.device.type == "cpu"
 
 
-def test_few_steps_are_validated_as_they_are_kept(tmp_path, quick):
-    """Two steps in an epoch: what the table says is the accuracy of the model that is there."""
+def test_the_averaged_weights_are_the_validated_ones(tmp_path, quick):
+    """Two steps per epoch: the metrics table has the accuracy of the stored model."""
     few = ("optimisation.ema=0.9", "trainer.max_epochs=1", "optimisation.batch_size=600")
     run = train(quick(*few, "optimisation.learning_rate=0.1"), tmp_path / "run")
-    (row,) = csv.DictReader((run / "metrics.csv").read_text().splitlines())
+    (row,) = csv.DictReader((run.path / "metrics.csv").read_text().splitlines())
     val = load_dataset("digits").val
     model = load(run)
-    answers = model(model.preprocess(to_unit(val.images)))
-    accuracy = float((answers.argmax(-1) == val.labels).double().mean())
+    logits = model(model.preprocess(to_unit(val.images)))
+    accuracy = float((logits.argmax(-1) == val.labels).double().mean())
     assert float(row["val_accuracy"]) == pytest.approx(accuracy, abs=1e-3)
 
 
-def test_fewer_steps_than_an_update_takes_are_kept_all_the_same(tmp_path, quick):
-    """Three steps in all: without an update the first weights would be what was trained."""
+def test_a_run_of_fewer_steps_than_an_update_takes_is_averaged(tmp_path, quick):
+    """Three steps in all: without an update the stored weights would be the initial ones."""
     few = ("optimisation.ema=0.9", "trainer.max_epochs=1", "optimisation.batch_size=2000")
     models = [
         load(train(quick(*few, f"optimisation.learning_rate={rate}"), tmp_path / f"{rate}"))
@@ -105,8 +116,8 @@ def test_fewer_steps_than_an_update_takes_are_kept_all_the_same(tmp_path, quick)
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.99, 0.998, 0.9998])
-def test_tables_of_whole_numbers_are_not_averaged(decay):
-    """Rounded down, an average of equal indices is another index."""
+def test_integer_buffers_are_not_averaged(decay):
+    """Rounding could change the average of equal indices."""
     module = lightning.LightningModule()
     module.layer = torch.nn.Linear(1, 1)
     module.register_buffer("table", torch.arange(1000), persistent=False)
@@ -135,15 +146,15 @@ def performer_recipe(epochs):
 
 
 def last_state(run, which):
-    """What the last checkpoint has of the projection: trained, or on average."""
-    state = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    """Return the random projection in the last checkpoint: as trained, or of the average."""
+    state = torch.load(run.path / "checkpoints" / "last.ckpt", weights_only=True)
     return {
         key.split(DRAWN)[1]: value for key, value in state[which].items() if DRAWN in key
     } | {"step": state["global_step"]}  # fmt: skip
 
 
-def test_random_features_are_redrawn_in_every_epoch_and_kept_as_drawn(tmp_path):
-    """After validations, too, which end without a word to the model; and in a run resumed there."""
+def test_random_features_are_redrawn_in_every_epoch_and_never_averaged(tmp_path):
+    """Also after validation, and in a resumed run."""
     whole = train(performer_recipe(2), tmp_path / "whole")
     train(performer_recipe(1), tmp_path / "cut")
     resumed = train(performer_recipe(2), tmp_path / "cut", resume=True)
@@ -160,15 +171,15 @@ def test_random_features_are_redrawn_in_every_epoch_and_kept_as_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_nonsense_stops_the_run(loss):
-    stop = StopAtNonsense()
+def test_a_loss_that_is_not_finite_stops_the_run(loss):
+    stop = StopAtNonFinite()
     stop.on_train_batch_end(trainer(), None, {"loss": torch.tensor(1.0)}, None, 0)
-    with pytest.raises(InputError, match=r"not a number at step 7 .* lower optimisation\.learning"):
+    with pytest.raises(InputError, match=r"not finite at step 7 .* lower optimisation\.learning"):
         stop.on_train_batch_end(trainer(), None, {"loss": torch.tensor(loss)}, None, 1)
 
 
-def test_a_run_without_progress_stops_and_so_does_a_resumed_one(tmp_path, quick):
-    """With a rate of nearly 0 no epoch is better than the first; two more are waited for."""
+def test_a_run_without_progress_stops_also_when_resumed(tmp_path, quick):
+    """With a learning rate near 0 no epoch is better than the first."""
 
     def epochs(folder, *overrides, resume=False):
         still = ("optimisation.learning_rate=1e-12", "data.augment.rotation=0", *overrides)
@@ -185,7 +196,7 @@ def test_a_run_without_progress_stops_and_so_does_a_resumed_one(tmp_path, quick)
     assert epochs(tmp_path / "cut", *patient, resume=True) == [0, 1, 2]
 
 
-def test_the_table_drops_what_a_resumed_run_repeats(tmp_path):
+def test_the_table_drops_rows_that_a_resumed_run_repeats(tmp_path):
     """Epochs 0 and 1 were written, then the run resumed at epoch 1: one row for each epoch."""
     path = tmp_path / "metrics.csv"
     first = EpochTable(path)
@@ -200,16 +211,173 @@ def test_the_table_drops_what_a_resumed_run_repeats(tmp_path):
     assert rows[0]["val_accuracy"] == "0.25"
 
 
-def test_a_line_per_epoch_where_there_is_no_progress_bar(tmp_path, capsys):
+def test_a_line_per_epoch_is_printed_without_a_progress_bar(tmp_path, capsys):
     table = EpochTable(tmp_path / "m.csv")
     table.on_train_epoch_start(trainer(), None)
     table.on_train_epoch_end(trainer(), None)
     assert "epoch 1/9: train loss 1.5000" in capsys.readouterr().err
 
 
-def test_a_checkpoint_is_written_whole(tmp_path):
-    io = WholeCheckpoints()
+def test_a_checkpoint_is_written_atomically(tmp_path):
+    io = AtomicCheckpoints()
     io.save_checkpoint({"a": torch.ones(2)}, tmp_path / "new" / "x.ckpt")
     loaded = torch.load(tmp_path / "new" / "x.ckpt", weights_only=True)
     assert torch.equal(loaded["a"], torch.ones(2))
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["x.ckpt"]
+
+
+@pytest.fixture(autouse=True)
+def with_interrupts():
+    """Handle Ctrl-C, which a shell switches off for programs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def real_trainer(tmp_path, quick):
+    with quiet():
+        return make_trainer(quick(), Run(tmp_path).training_files())
+
+
+class PressCtrlC(Callback):
+    """Interrupts in a hook, and records what is still finished after that."""
+
+    def __init__(self, hook, presses=1):
+        self.finished = []
+        setattr(self, hook, lambda *_: self._press(presses))
+
+    def _press(self, presses):
+        for _ in range(presses):
+            signal.raise_signal(signal.SIGINT)
+        self.finished.append("the hook")
+
+    def on_train_batch_end(self, *_):
+        self.finished.append("the batch")
+
+
+def fit(press, recipe, folder):
+    """Train with `press` among the callbacks."""
+
+    def with_press(*args):
+        trainer = make_trainer(*args)
+        trainer.callbacks.append(press)
+        return trainer
+
+    with patch.object(training, "make_trainer", with_press):
+        return training.train(recipe, folder)
+
+
+def test_a_started_batch_is_finished(tmp_path, quick):
+    press = PressCtrlC("on_train_batch_start")
+    with pytest.raises(KeyboardInterrupt):
+        fit(press, quick(), tmp_path / "run")
+    assert press.finished == ["the hook", "the batch"]
+
+
+def test_validation_stops_between_two_batches(tmp_path, quick):
+    press = PressCtrlC("on_validation_batch_start")
+    with pytest.raises(KeyboardInterrupt):
+        fit(press, quick("evaluation.batch_size=50"), tmp_path / "run")
+    assert press.finished.count("the hook") == 1
+
+
+def test_the_second_interrupt_stops_immediately(tmp_path, quick):
+    press = PressCtrlC("on_train_batch_start", presses=2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(press, quick(), tmp_path / "run")
+    assert press.finished == []
+
+
+def test_an_interrupt_after_the_last_batch_is_not_lost(tmp_path, quick):
+    press = PressCtrlC("on_fit_end")
+    with pytest.raises(KeyboardInterrupt):
+        fit(press, quick("trainer.max_epochs=1"), tmp_path / "run")
+    run = training.train(quick("trainer.max_epochs=1"), tmp_path / "run", resume=True)
+    assert run.model_folder.is_dir()
+
+
+def test_an_interrupt_inside_the_lock_of_a_logger_ends_the_run(tmp_path, quick):
+    """A KeyboardInterrupt raised there would leave the queue locked."""
+    program = f"""
+import signal, sys, threading
+from turnwise.training.recipe import read_recipe
+from turnwise.runs.train import train
+
+enter, pressed = threading.Condition.__enter__, []
+
+def enter_and_press(self):
+    taken = enter(self)
+    caller = sys._getframe(1).f_code
+    if caller.co_name == "put" and "multiprocessing" in caller.co_filename and not pressed:
+        pressed.append(True)
+        signal.raise_signal(signal.SIGINT)
+    return taken
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Condition.__enter__ = enter_and_press
+try:
+    train(read_recipe({str(tmp_path / "recipe.yaml")!r}), {str(tmp_path / "run")!r})
+except KeyboardInterrupt:
+    print("interrupted", bool(pressed))
+"""
+    (tmp_path / "recipe.yaml").write_text(quick("trainer.max_epochs=1").yaml())
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        try:
+            printed, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert printed.split() == [b"interrupted", b"True"]
+
+
+def test_an_interrupt_ends_both_of_two_processes(tmp_path, quick):
+    """A terminal sends Ctrl-C to both; the first one reacts and ends the other."""
+    recipe = quick("trainer.max_epochs=400", "trainer.devices=2", "optimisation.batch_size=20")
+    path, folder = tmp_path / "recipe.yaml", tmp_path / "run"
+    path.write_text(recipe.yaml())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "turnwise", "train", path, "--output", folder],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    with process:
+        try:
+            while not (folder / "checkpoints" / "last.ckpt").is_file() and process.poll() is None:
+                time.sleep(0.02)
+            os.killpg(process.pid, signal.SIGINT)
+            _, printed = process.communicate(timeout=120)  # ends when both have closed the pipe
+        finally:
+            process.kill()
+    assert process.returncode == 130, printed
+    assert "turnwise train: interrupted" in printed
+
+
+@pytest.mark.parametrize("stream", [None, "closed", "unread"])
+def test_a_closed_stderr_is_no_error(monkeypatch, tmp_path, stream):
+    """The program that reads stderr may have ended by the same Ctrl-C."""
+    stop = StopBetweenBatches()
+    ends = os.pipe()
+    os.close(ends[0])
+    with os.fdopen(ends[1], "w") as unread, (tmp_path / "log").open("w") as closed:
+        closed.close()
+        given = {"closed": closed, "unread": unread}.get(stream)
+        monkeypatch.setattr(sys, "__stderr__", given)
+        stop.request()
+    assert stop.requested
+
+
+def test_other_exits_are_passed_on(real_trainer):
+    with pytest.raises(SystemExit), interruptible(real_trainer):
+        raise SystemExit(3)
+    real_trainer.state.status = "interrupted"
+    with pytest.raises(KeyboardInterrupt), interruptible(real_trainer):
+        raise SystemExit(1)
+
+
+def test_the_handler_and_the_callback_are_removed(real_trainer):
+    before = list(real_trainer.callbacks)
+    with interruptible(real_trainer):
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert real_trainer.callbacks == before

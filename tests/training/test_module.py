@@ -1,4 +1,4 @@
-"""What is trained on: cross-entropy of the prepared pictures, smoothed as the recipe says."""
+"""The Lightning module: the loss, mixup, gradient clipping, validation."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from turnwise.training.recipe import make_recipe
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_the_loss_is_the_formula(smoothing, monkeypatch):
+def test_the_loss_is_the_smoothed_cross_entropy(smoothing, monkeypatch):
     recipe = make_recipe(
         {"model": {"name": "vit"}, "data": {"name": "digits"}},
         [f"optimisation.label_smoothing={smoothing}"],
@@ -26,8 +26,8 @@ def test_the_loss_is_the_formula(smoothing, monkeypatch):
     torch.testing.assert_close(module.training_step((images, labels), 0), expected)
 
 
-def test_mixed_pictures_are_called_both_names(monkeypatch):
-    """λ of two batches differ, that of the same step does not; the loss is linear in the labels."""
+def test_the_loss_of_mixed_images_is_weighted_by_both_labels(monkeypatch):
+    """λ depends on the step alone."""
     recipe = make_recipe(
         {"model": {"name": "vit"}, "data": {"name": "digits"}}, ["optimisation.mixup=0.4"]
     )
@@ -50,27 +50,27 @@ def test_mixed_pictures_are_called_both_names(monkeypatch):
     log_p = model(seen[0]).log_softmax(-1)
     own, other = (-log_p[torch.arange(6), these].mean() for these in (labels, labels.flip(0)))
     torch.testing.assert_close(losses[0], share * own + (1 - share) * other)
-    assert abs((2 * share - 1) * (own - other)) > 1e-3  # the names in the other order would differ
+    assert abs((2 * share - 1) * (own - other)) > 1e-3  # exchanged labels would differ
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_gradients_are_clipped_by_their_norm_either_way(fused, monkeypatch):
-    """Lightning clips for ordinary steps, and refuses to for fused ones, where we do."""
+def test_gradients_are_clipped_by_their_norm_for_fused_steps_too(fused, monkeypatch):
+    """Lightning clips for ordinary steps and refuses to for fused ones."""
     recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
     model = create_model("vit", width=16, heads=2, depth=1)
     monkeypatch.setattr(Classifier, "fused", fused)
     module = Classifier(model, recipe, 10)
-    asked = []
-    monkeypatch.setattr(module, "clip_gradients", lambda *given: asked.append(given))
+    calls = []
+    monkeypatch.setattr(module, "clip_gradients", lambda *given: calls.append(given))
     model(torch.rand(2, 1, 28, 28)).square().sum().backward()
     optimiser = torch.optim.SGD(model.parameters())
     module.configure_gradient_clipping(optimiser, 0.01, "norm")
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
-    assert asked == ([] if fused else [(optimiser, 0.01, "norm")])
+    assert calls == ([] if fused else [(optimiser, 0.01, "norm")])
     assert (norm <= 0.0101) == fused
 
 
-def test_no_clipping_where_none_is_asked_for(monkeypatch):
+def test_gradients_are_not_clipped_by_default(monkeypatch):
     recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
     monkeypatch.setattr(Classifier, "fused", True)
     module = Classifier(create_model("vit", width=16, heads=2, depth=1), recipe, 10)
@@ -80,8 +80,8 @@ def test_no_clipping_where_none_is_asked_for(monkeypatch):
     assert torch.equal(module.model.head.weight.grad, before)
 
 
-def test_validation_measures_the_model_itself_and_not_what_was_compiled(monkeypatch):
-    """What is compiled here always answers 0; training sees it, validation does not."""
+def test_validation_runs_the_model_without_compilation(monkeypatch):
+    """The compiled call is replaced by zeros, which training uses and validation does not."""
     recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
     model = create_model("vit", width=16, heads=2, depth=1)
     module = Classifier(model, recipe, 10)
@@ -89,7 +89,7 @@ def test_validation_measures_the_model_itself_and_not_what_was_compiled(monkeypa
     images = torch.rand(8, 1, 28, 28)
     labels = model(model.preprocess(images)).argmax(-1)
     zeros = torch.zeros(8, 10, requires_grad=True)
-    monkeypatch.setattr(model, "_compiled_call_impl", lambda pictures: zeros)
+    monkeypatch.setattr(model, "_compiled_call_impl", lambda images: zeros)
     module.validation_step((images, labels), 0)
     assert module.val_accuracy.compute() == 1.0
     loss = module.training_step((images, labels), 0)

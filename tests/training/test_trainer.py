@@ -1,16 +1,17 @@
-"""What the Trainer is told, and which splits it is given."""
+"""The settings of the Trainer, and the splits that it gets."""
 
 import pytest
 import torch
 
 from turnwise.data import load_dataset
 from turnwise.errors import InputError
-from turnwise.training.trainer import SplitBatches, make_trainer, quick_products, quiet
+from turnwise.runs.run import Run
+from turnwise.training.trainer import SplitBatches, allow_tf32, make_trainer, quiet
 
 
 def build(recipe, folder):
     with quiet():
-        return make_trainer(recipe, folder)
+        return make_trainer(recipe, Run(folder).training_files())
 
 
 def test_selection_is_by_validation_accuracy(tmp_path, quick):
@@ -35,7 +36,7 @@ def test_several_devices_train_with_ddp(tmp_path, quick):
     assert type(build(quick("trainer.devices=2"), tmp_path).strategy).__name__ == "DDPStrategy"
 
 
-def test_weights_are_averaged_only_where_asked(tmp_path, quick):
+def test_weights_are_averaged_only_on_request(tmp_path, quick):
     def names(*overrides):
         return [type(c).__name__ for c in build(quick(*overrides), tmp_path).callbacks]
 
@@ -43,7 +44,7 @@ def test_weights_are_averaged_only_where_asked(tmp_path, quick):
     assert "AveragedWeights" in names("optimisation.ema=0.9")
 
 
-def test_it_stops_early_only_where_asked(tmp_path, quick):
+def test_it_stops_early_only_on_request(tmp_path, quick):
     def stops(*overrides):
         return build(quick(*overrides), tmp_path).early_stopping_callbacks
 
@@ -52,13 +53,13 @@ def test_it_stops_early_only_where_asked(tmp_path, quick):
     assert (stop.monitor, stop.mode, stop.patience) == ("val_accuracy", "max", 3)
 
 
-def test_settings_that_cannot_be_used_are_one_line(tmp_path, quick):
+def test_unusable_settings_are_refused_in_one_line(tmp_path, quick):
     with pytest.raises(InputError, match=r"^these trainer settings cannot be used here: .*gpu"):
         build(quick("trainer.accelerator=gpu"), tmp_path)
 
 
 def test_half_precision_without_a_gpu_is_refused(tmp_path, quick):
-    """Lightning would train in another precision than the recipe says."""
+    """Lightning would silently train in another precision."""
     with pytest.raises(InputError, match="precision = 16-mixed needs a GPU; use bf16-mixed"):
         build(quick("trainer.precision=16-mixed"), tmp_path)
 
@@ -66,8 +67,8 @@ def test_half_precision_without_a_gpu_is_refused(tmp_path, quick):
 @pytest.mark.parametrize(
     ("precision", "quick"), [("bf16-mixed", True), ("16-mixed", True), ("32-true", False)]
 )
-def test_float32_products_are_rounded_only_where_half_precision_is_asked_for(precision, quick):
+def test_float32_products_use_tf32_only_under_mixed_precision(precision, quick):
     before = torch.backends.cuda.matmul.allow_tf32
-    with quick_products(precision):
+    with allow_tf32(precision):
         assert torch.backends.cuda.matmul.allow_tf32 == quick
     assert torch.backends.cuda.matmul.allow_tf32 == before

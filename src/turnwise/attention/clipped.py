@@ -1,16 +1,16 @@
-"""Attention by place alone, near and far: a vector for each near offset, one for all the rest.
+"""Attention by relative position alone: a vector for each near offset, one for all others.
 
     out_p = Σ_s φ(q_p)·φ(e_{s−p}) v_s / Σ_s φ(q_p)·φ(e_{s−p}),     e_δ = e_far unless δ is near
           = [φ_q·φ_far Σ_s v_s + Σ_{near δ} φ_q·(φ_δ − φ_far) v_{p+δ}] / [the same of ones]
 
 One sum over all tokens and a correction over the near ones: linear in the tokens.  The correction
-is a sum of shifted products ("plain"), or two matrix products for each tile of the picture, between
-its 8 × 8 pixels and all they can be near to: more pairs than are near, but each costs little.
+is a sum of shifted products ("plain"), or two matrix products for each tile of the image, between
+its 8 × 8 pixels and all pixels near any of them ("tiles"): more pairs, at a lower cost each.
 
 Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attention" (strategy 2).
 Symbols:  e is their w; `reach` their clipping distance; near is |rows| + |cols| < reach.
-Departs:  any table of near offsets, not of their distance alone; with `wrap` the picture has no
-          border, and circular shifts are exact.
+Departs:  any table of near offsets, not of their distance alone; with `wrap` the image is periodic,
+          and circular shifts are exact.
 """
 
 import math
@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from turnwise.attention.lean import may_be_lean
 from turnwise.errors import require, require_known
 from turnwise.geometry.windows import tiles_of
 
@@ -29,13 +28,12 @@ Steps = list[tuple[int, int]]
 Grid = Float[Tensor, "batch head row col feature"]
 GridValues = Float[Tensor, "batch head row col dim_out"]
 Maps = Float[Tensor, "map wide_row wide_col dim_out"]
-PLACE_BACKENDS = ("auto", "plain", "tiles")
-AT_ONCE = 1 << 22  # weights, 16 MiB in single precision
-TILE = 8  # pixels: smaller ones share fewer of those nearby, larger ones have more pairs too many
+POSITION_BACKENDS = ("auto", "plain", "tiles")
+TILE = 8  # pixels: smaller tiles share fewer neighbours, larger ones have more useless pairs
 
 
 def near_steps(reach: int) -> Steps:
-    """All (row, col) steps with |row| + |col| < reach."""
+    """Return all (row, col) steps with |row| + |col| < reach."""
     side = range(1 - reach, reach)
     return [(row, col) for row in side for col in side if abs(row) + abs(col) < reach]
 
@@ -47,9 +45,9 @@ def gather_near(
     *,
     wrap: bool,
 ) -> GridValues:
-    """Σ_δ weight_δ(p) v(p + δ); beyond the border is nothing, or with `wrap` the other side.
+    """Return Σ_δ weight_δ(p) v(p + δ), with zeros beyond the border or, if `wrap`, periodically.
 
-    A sum of shifted products: nothing of size tokens × steps × channels is ever written.
+    A sum of shifted products: no tensor of size tokens × steps × channels is needed.
     """
     rows, cols = value.shape[2:4]
     reach = _longest(steps)
@@ -66,21 +64,15 @@ def gather_near(
 def gather_in_tiles(
     query: Grid, near: Float[Tensor, "step feature"], value: GridValues, steps: Steps, *, wrap: bool
 ) -> GridValues:
-    """Σ_δ q(p)·near_δ v(p + δ), as `gather_near` of the weights q·near, tile by tile.
+    """Return Σ_δ q(p)·near_δ v(p + δ), as `gather_near` of the weights q·near, tile by tile.
 
-    All pixels i of a tile and all k they may be near to: weight_ik = q_i·near_{k−i}, 0 if not near.
-    `steps` are all near ones, in the order of `near_steps`.  On a CPU a few pictures at a time: the
-    weights of all would leave the caches, and their memory be asked for each time.
+    For all pixels i of a tile and k of its surroundings: weight_ik = q_i·near_{k−i}, 0 if not near.
+    `steps` are all near ones, in the order of `near_steps`.
     """
     reach = _longest(steps)
     kernel = _near_each_pixel(near, steps, reach)
     wide = _with_surroundings(value, reach, wrap=wrap).unflatten(0, value.shape[:2])
-    if not may_be_lean(value):
-        return _tiled(query, kernel, wide)
-    weights = math.prod(query.shape[1:4]) * kernel.shape[-1]  # of a picture
-    pictures = max(1, AT_ONCE // weights)
-    parts = zip(query.split(pictures), wide.split(pictures), strict=True)
-    return torch.cat([_tiled(asking, kernel, asked) for asking, asked in parts])
+    return _tiled(query, kernel, wide)
 
 
 def _tiled(
@@ -93,9 +85,9 @@ def _tiled(
     missing = (0, 0, 0, across * TILE - cols, 0, down * TILE - rows)
     tiles = tiles_of(F.pad(wide.flatten(0, 1), missing), side, TILE)
     values = tiles.flatten(3, 4).flatten(0, 2)  # (tile, wide pixel, dim)
-    asking = F.pad(query, missing).unflatten(3, (across, TILE)).unflatten(2, (down, TILE))
-    asking = asking.permute(3, 5, 0, 1, 2, 4, 6).flatten(2, 5).flatten(0, 1)  # (pixel, tile, ·)
-    weight = asking @ kernel  # (pixel, tile of a map, wide pixel)
+    queries = F.pad(query, missing).unflatten(3, (across, TILE)).unflatten(2, (down, TILE))
+    queries = queries.permute(3, 5, 0, 1, 2, 4, 6).flatten(2, 5).flatten(0, 1)  # (pixel, tile, ·)
+    weight = queries @ kernel  # (pixel, tile of a map, wide pixel)
     mixed = (weight.transpose(0, 1) @ values).view(batch, heads, down, across, TILE, TILE, dim)
     return mixed.transpose(3, 4).flatten(4, 5).flatten(2, 3)[:, :, :rows, :cols]
 
@@ -103,9 +95,9 @@ def _tiled(
 def _near_each_pixel(
     near: Float[Tensor, "step feature"], steps: Steps, reach: int
 ) -> Float[Tensor, "pixel feature wide_pixel"]:
-    """near_{k−i} for every pixel i of a tile and every k of its surroundings."""
+    """Return near_{k−i} for every pixel i of a tile and every k of its surroundings."""
     lines, first = [], 0
-    for _, line in groupby(steps, key=lambda step: step[0]):  # one by one, from left to right
+    for _, line in groupby(steps, key=lambda step: step[0]):  # from left to right
         cols = [col for _, col in line]
         part = near[first : first + len(cols)]
         lines.append(F.pad(part, (0, 0, reach + cols[0], reach - cols[-1])))
@@ -117,10 +109,10 @@ def _near_each_pixel(
 
 
 def _slid(x: Float[Tensor, "..."], dim: int) -> Tensor:
-    """x seen from each of the `TILE` places along an axis: (…, place i, x from TILE − 1 − i on, …).
+    """Return x shifted by each of the `TILE` positions i: (…, i, x from TILE − 1 − i on, …).
 
-    Copies of x and one number more, written one after the other and read in lines of the length of
-    x, begin one number earlier from line to line.
+    Copies of x and one more entry, written one after the other and read in lines of the length of
+    x, begin one entry earlier from line to line.
     """
     length = x.shape[dim]
     longer = F.pad(x, [0, 0] * (x.ndim - 1 - dim) + [0, 1]).unsqueeze(dim)
@@ -134,7 +126,7 @@ def _longest(steps: Steps) -> int:
 
 
 def _with_surroundings(value: GridValues, reach: int, *, wrap: bool) -> Maps:
-    """`reach` pixels more on every side: of the other side, or nothing."""
+    """Pad by `reach` pixels on every side, with zeros or periodically."""
     maps = value.flatten(0, 1)
     if not wrap:
         return F.pad(maps, (0, 0, reach, reach, reach, reach))
@@ -144,7 +136,7 @@ def _with_surroundings(value: GridValues, reach: int, *, wrap: bool) -> Maps:
     return maps
 
 
-def attend_by_place(
+def attend_by_position(
     query: Grid,
     near: Float[Tensor, "step feature"],
     far: Float[Tensor, " feature"],
@@ -155,17 +147,17 @@ def attend_by_place(
     wrap: bool = False,
     backend: str = "auto",
 ) -> Float[Tensor, "batch head row col dim"]:
-    """The formula above for every pixel; the last channel of `value` must hold the ones.
+    """Return the formula above for every pixel; the last channel of `value` must hold ones.
 
-    `everything` is Σ_s of the values over all tokens, those without a pixel among them.
+    `everything` is Σ_s of the values over all tokens, including those without a pixel.
     """
-    require_known(backend, PLACE_BACKENDS, "backend")
+    require_known(backend, POSITION_BACKENDS, "backend")
     whole = steps == near_steps(1 + _longest(steps))
     require(
-        whole or backend != "tiles", "tiles take all near steps, in order; use backend='plain'."
+        whole or backend != "tiles", "tiles need all near steps, in order; use backend='plain'."
     )
     plain = backend == "plain" or not whole
-    with torch.autocast(value.device.type, enabled=False):  # it would round the sums
+    with torch.autocast(value.device.type, enabled=False):  # which would round the sums
         total = (query @ far)[..., None] * everything[:, :, None, None]
         above, below = _corrections(query, near - far, value, steps, wrap, plain)
         return (total[..., :-1] + above) / (total[..., -1:] + below)
@@ -179,8 +171,8 @@ def _corrections(
     wrap: bool,
     plain: bool,
 ) -> tuple[Float[Tensor, "batch head row col dim"], Float[Tensor, "batch head row col 1"]]:
-    """Σ_δ q·near_δ v(p + δ) of the values, and of the ones in their last channel."""
-    if wrap and not plain:  # all have the same near ones, which are counted without being gathered
+    """Return Σ_δ q·near_δ v(p + δ) of the values, and of the ones in their last channel."""
+    if wrap and not plain:  # every pixel has the same near steps: no need to gather ones
         values = gather_in_tiles(query, near, value[..., :-1], steps, wrap=True)
         return values, (query @ near.sum(dim=0))[..., None]
     if plain:

@@ -1,9 +1,9 @@
-"""Attention in which every token may look at every token.
+"""Dense softmax attention: every token attends to every token.
 
-`attend` is the formula and the oracle; with backend="sdpa" the same numbers come from torch's fused
-kernels, and "auto" takes them wherever they exist.
+backend="plain" is the formula and the reference for tests.  "sdpa" computes the same with torch's
+fused kernels; "auto" means "sdpa".
 
-Letters:  t a token that asks (query), s a source that answers (key, value), d a channel of a head.
+Letters:  t a token (query), s a source (key and value), d a channel of a head.
 """
 
 import math

@@ -1,19 +1,21 @@
-"""Rotary attention on the group: a token is a position x together with a pose h.
+"""Rotary attention on the group: a token has a position x and an orientation h, its pose.
 
-Queries and keys are turned by phases ω·x of planar frequencies ω, so that their product depends on
-where one token stands seen from the other, in its own frame:
+Queries and keys are rotated by phases ω·x of planar frequencies ω, so that their product depends on
+the relative pose alone, in the frame of the query:
 
-    own frame:    F(x, h) = R(h⁻¹x) f         poses attend among themselves:  f_qᵀ R(h⁻¹(x'−x)) f_k
-    cross frame:  F(x, h) = R(x) P_h f        all attend to all:
+    own frame:    F(x, h) = R(h⁻¹x) f         attention within an orientation:
+                                              f_qᵀ R(h⁻¹(x'−x)) f_k
+    cross frame:  F(x, h) = R(x) P_h f        attention across all orientations:
                                               f_qᵀ R(h⁻¹(x'−x)) P_{h⁻¹h'} f_k
 
 In the cross frame each base frequency comes with its whole orbit aω, a ∈ G, and P_h permutes it:
-(P_h f)_a = f_{h⁻¹a}.  Both are plain softmax attention between turned queries and keys.
+(P_h f)_a = f_{h⁻¹a}.  Both are plain softmax attention between rotated queries and keys.
 
 Paper:    Su et al. 2021, "RoFormer" (rotary positions); Heo et al. 2024, "Rotary Position
-          Embedding for Vision Transformer" (frequencies that are learned, and not along the axes).
-Symbols:  R(x) turns pair p of channels by ω_p·x;  h, a poses;  x positions (x, y), centred.
-Departs:  the frequencies turn with the pose, which the papers' do not.
+          Embedding for Vision Transformer" (learned frequencies in all directions).
+Symbols:  R(x) rotates pair p of channels by ω_p·x;  h, a group elements;  x positions (x, y),
+          centred.
+Departs:  the frequencies are rotated with the orientation.
 Channels: pair p of a head is (p, p + dim/2); in the cross frame p = base · |G| + a.
 """
 
@@ -27,7 +29,7 @@ Features = Float[Tensor, "batch token group head dim"]
 Values = Float[Tensor, "batch token group head dim_out"]
 Phases = Float[Tensor, "#group head token pair"]
 Table = Int64[Tensor, "group group"]
-Slots = Float[Tensor, "batch slot seat dim"]
+Sequences = Float[Tensor, "batch sequence item dim"]
 
 
 def rotate_pairs(
@@ -35,23 +37,23 @@ def rotate_pairs(
     cos: Float[Tensor, "*#many pair"],
     sin: Float[Tensor, "*#many pair"],
 ) -> Float[Tensor, "*many dim"]:
-    """Turn each pair of channels (p, p + dim/2) by its phase; in the precision of the phases."""
+    """Rotate each pair of channels (p, p + dim/2) by its phase, in the precision of the phases."""
     first, second = x.chunk(2, dim=-1)
-    turned = torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
-    return turned.to(x.dtype)
+    rotated = torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    return rotated.to(x.dtype)
 
 
 def rotated_frequencies(
     frequency: Float[Tensor, "head pair 2"], matrices: Float[Tensor, "group 2 2"]
 ) -> Float[Tensor, "group head pair 2"]:
-    """hω for every pose h, at least in single precision.
+    """Return hω for every group element h, in single precision at least.
 
-    Sums of products, here and below, and no matrix products: autocast would round those to a few
-    bits, and a phase of many turns has none to spare.
+    Sums of products here and below, no matrix products: autocast would round those to a few bits,
+    which is too coarse for a phase of many periods.
     """
     fine = torch.promote_types(frequency.dtype, torch.float32)
-    turn = matrices.to(fine)[:, None, None]  # (group, 1, 1, 2, 2)
-    return (turn * frequency.to(fine)[None, :, :, None, :]).sum(dim=-1)
+    matrix = matrices.to(fine)[:, None, None]  # (group, 1, 1, 2, 2)
+    return (matrix * frequency.to(fine)[None, :, :, None, :]).sum(dim=-1)
 
 
 def own_frame_phases(
@@ -59,9 +61,9 @@ def own_frame_phases(
     matrices: Float[Tensor, "group 2 2"],
     positions: Float[Tensor, "token 2"],
 ) -> Float[Tensor, "group head token pair"]:
-    """ω·(h⁻¹x) = (hω)·x: where a token stands, as pose h sees it."""
-    turned = rotated_frequencies(frequency, matrices)[:, :, None]  # (group, head, 1, pair, 2)
-    return (turned * positions.to(turned)[:, None]).sum(dim=-1)
+    """Return ω·(h⁻¹x) = (hω)·x, the phases of positions in the frame of each h."""
+    rotated = rotated_frequencies(frequency, matrices)[:, :, None]  # (group, head, 1, pair, 2)
+    return (rotated * positions.to(rotated)[:, None]).sum(dim=-1)
 
 
 def cross_frame_phases(
@@ -69,42 +71,41 @@ def cross_frame_phases(
     matrices: Float[Tensor, "group 2 2"],
     positions: Float[Tensor, "token 2"],
 ) -> Float[Tensor, "1 head token pair"]:
-    """(aω)·x for the whole orbit a of each base frequency: one set of phases for all poses."""
+    """Return (aω)·x for the whole orbit a of each base frequency, shared by all orientations."""
     orbit = own_frame_phases(frequency, matrices, positions)  # (a, head, token, base)
     return orbit.permute(1, 2, 3, 0).flatten(2)[None]
 
 
 def steer_orbit(features: Features, relative: Table) -> Features:
-    """(P_h f)_a = f_{h⁻¹a} for a token in pose h; `relative` is the table [h, a] -> h⁻¹a."""
-    poses = len(relative)
-    first = torch.arange(0, features.shape[-1], poses, device=relative.device)
+    """Return (P_h f)_a = f_{h⁻¹a} for orientation h; `relative` is the table [h, a] -> h⁻¹a."""
+    first = torch.arange(0, features.shape[-1], len(relative), device=relative.device)
     channel = (first[:, None] + relative[:, None]).flatten(1)  # (group, dim)
     return features.gather(-1, channel[:, None].expand_as(features))
 
 
 def cos_and_sin(phases: Phases) -> tuple[Tensor, Tensor]:
-    """Both as (token, #group, head, pair), the order of features."""
+    """Return both as (token, #group, head, pair), in the order of the features."""
     ordered = phases.permute(2, 0, 1, 3)
     return ordered.cos(), ordered.sin()
 
 
-def to_slots(features: Features, relative: Table | None) -> Slots:
-    """Who attends to whom: the seats of a slot.
+def to_sequences(features: Features, relative: Table | None) -> Sequences:
+    """Arrange features as sequences whose items attend to one another.
 
-    In its own frame a pose of a head is a slot and its tokens are the seats; across the frames a
-    head is a slot and all poses of all tokens are the seats.
+    In the own frame a sequence is one head and orientation, with the tokens as items; across frames
+    it is one head, with all orientations of all tokens as items.
     """
     merged = features.flatten(2, 3) if relative is None else features.flatten(1, 2)
     return merged.transpose(1, 2)
 
 
-def from_slots(mixed: Slots, like: Features, relative: Table | None) -> Features:
-    """Back to the shape of `like`."""
-    tokens, poses, heads = like.shape[1:4]
+def from_sequences(mixed: Sequences, like: Features, relative: Table | None) -> Features:
+    """Undo `to_sequences`; `like` has the shape of the result."""
+    tokens, order, heads = like.shape[1:4]
     merged = mixed.transpose(1, 2)
     if relative is None:
-        return merged.unflatten(2, (poses, heads))
-    return merged.unflatten(1, (tokens, poses))
+        return merged.unflatten(2, (order, heads))
+    return merged.unflatten(1, (tokens, order))
 
 
 def attend_on_group(
@@ -117,9 +118,9 @@ def attend_on_group(
     *,
     backend: str = "auto",
 ) -> Values:
-    """softmax(F_q·F_k / √dim) v: in each pose's own frame, or with `relative` across the frames.
+    """Return softmax(F_q·F_k / √dim) v, in the own frame or, with `relative`, across frames.
 
-    `mask` says which sources a token sees; what it does not see never enters the softmax.
+    `mask` is true for the sources of each token; others never enter the softmax.
     """
     if relative is not None:
         query, key = steer_orbit(query, relative), steer_orbit(key, relative)
@@ -127,25 +128,25 @@ def attend_on_group(
     query, key = rotate_pairs(query, cos, sin), rotate_pairs(key, cos, sin)
     bias = None
     if mask is not None:
-        seen = mask if relative is None else _for_all_poses(mask, len(relative))
+        seen = mask if relative is None else _repeat_mask(mask, len(relative))
         bias = query.new_zeros(seen.shape).masked_fill(~seen, -torch.inf)[None, None]
-    queries, keys, values = (to_slots(x, relative) for x in (query, key, value))
+    queries, keys, values = (to_sequences(x, relative) for x in (query, key, value))
     mixed = attend(queries, keys, values, bias, backend=backend)
-    return from_slots(mixed, value, relative)
+    return from_sequences(mixed, value, relative)
 
 
-def _for_all_poses(
-    mask: Bool[Tensor, "token source"], poses: int
-) -> Bool[Tensor, "seat source_seat"]:
-    return mask.repeat_interleave(poses, dim=0).repeat_interleave(poses, dim=1)
+def _repeat_mask(
+    mask: Bool[Tensor, "token source"], order: int
+) -> Bool[Tensor, "item source_item"]:
+    return mask.repeat_interleave(order, dim=0).repeat_interleave(order, dim=1)
 
 
 def window_mask(
     positions: Float[Tensor, "token 2"], window: int, shape: str
 ) -> Bool[Tensor, "token source"]:
-    """Which tokens stand in each token's window: the `Neighbourhood` of that shape, as a table.
+    """Return which tokens are in each token's window, for a `Neighbourhood` of that shape.
 
-    By distance and not by a list of offsets, so that it is made on the device of the positions.
+    It is computed from distances, not from a list of offsets, on the device of the positions.
     """
     offset = (positions[None, :] - positions[:, None]).abs()
     if shape == "disc":

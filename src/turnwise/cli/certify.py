@@ -1,78 +1,112 @@
-"""turnwise certify: does the answer change when the picture turns?"""
+"""turnwise certify and verify: measure whether a model is invariant, now and again later."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turnwise.cli.terminal import add_data_dir, add_device, chosen_device
 from turnwise.errors import InputError, require
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from turnwise.evaluation import Certificate
     from turnwise.evaluation.certificate.targets import Request
 
 TARGET = (
-    "a run, a model folder, shipped weights, a model's name (untrained), module:callable (imports "
-    "and runs that code), a .pt2 file of torch.export, or an .onnx file"
+    "a run, a model folder, the name of pretrained weights, a registered model (untrained), "
+    "module:callable (imports and runs that code), a .pt2 file of torch.export, or an .onnx file"
 )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("target", help=TARGET)
-    add(
-        "settings", nargs="*", metavar="key=value",
-        help="options of a named model or of the callable, e.g. width=64",
-    )  # fmt: skip
+    add("settings", nargs="*", metavar="key=value",
+        help="options of a registered model or of the callable, e.g. width=64")  # fmt: skip
     add("--group", help="C4, D4, …, or several: C4,D4 (default: the model's own, else C4)")
-    add("--pictures", type=int, default=32, help="how many (default: 32)")
-    add("--data", default="", help="data set of the pictures (default: the run's own, else digits)")
-    add("--size", type=int, default=0, help="of the pictures, where the model does not say")
-    add("--channels", type=int, default=0, help="1 or 3, where the model does not say")
-    add("--angles", type=int, default=24, help="steps of a full turn (default: 24)")
-    add("--shifts", type=int, default=1, help="measure shifts up to so many pixels (default: 1)")
-    add("--sizes", default="", help="certify at these sizes, too: 28,56")
-    add(
-        "--precisions",
-        default="float64,float32",
-        help="also bfloat16, float16 (default: float64, float32)",
-    )
-    add("--against", default="", help="the target that a file was exported from")
-    add("--no-layers", action="store_true", help="do not look layer by layer")
-    add("--chunk", type=int, default=64, help="pictures at a time (default: 64)")
-    add("--seed", type=int, default=0, help="of an untrained model (default: 0)")
-    add("--device", default="cpu", help="auto, cpu, cuda (default: cpu)")
-    add("--data-dir", help="where the data set is (default: $TURNWISE_DATA)")
-    add("--output", help="JSON file (default: certificate.json in a run or folder); a page beside")
+    add("--images", type=int, default=32, help="number of images (default: 32)")
+    add("--data", default="", help="data set of the images (default: the run's own, else digits)")
+    add("--size", type=int, default=0, help="side of the images, if the model does not state it")
+    add("--channels", type=int, default=0, help="1 or 3, if the model does not state it")
+    add("--angles", type=int, default=24, help="equal steps over 360° (default: 24)")
+    add("--shifts", type=int, default=1, help="measure shifts up to this many pixels (default: 1)")
+    add("--sizes", default="", help="certify at these image sizes, too: 28,56")
+    add("--precisions", default="float64,float32",
+        help="of float64, float32, bfloat16, float16 (default: float64,float32)")  # fmt: skip
+    add("--against", default="", metavar="TARGET",
+        help="the model that a file was exported from; the predictions must agree")  # fmt: skip
+    add("--no-layers", action="store_true", help="do not measure layer by layer")
+    add("--chunk", type=int, default=64, help="images per forward pass (default: 64)")
+    add("--seed", type=int, default=0, help="draws the weights of an untrained model (default: 0)")
+    add("--output", metavar="FILE",
+        help="JSON file, with an HTML page beside it (default: in the run or folder)")  # fmt: skip
+    add_device(parser, "cpu")
+    add_data_dir(parser)
 
 
 def certify(args: argparse.Namespace) -> int:
-    """Measure whether a model's answer is invariant under a group, in float64 and float32,
-    with negative controls, and where an error enters. Exit status 0 where the claim holds, 1 where
-    it does not. Writes JSON and, beside it, a page."""
+    """Measure whether a model is invariant under a group. The certificate covers float64 and
+    float32, has negative controls, and shows at which layer an error enters. It is written as JSON
+    and as an HTML page. Exit status: 0 if the model is invariant, 1 if not."""
     from dataclasses import replace
 
-    from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation.certificate.targets import certify_request, open_target, own_group
+    from turnwise.evaluation.certificate.targets import (
+        certify_request,
+        default_group,
+        open_target,
+    )
 
     groups = (args.group or "").split(",")
     request = _request(args, groups[0])
     for group in groups[1:]:
-        replace(request, group=group)  # refuses what is no group before anything is measured
-    device = chosen_device(args.device)
-    model = open_target(request)
-    groups = [group or own_group(request, model) for group in groups]
-    held = []
+        replace(request, group=group)  # raises before anything is measured if it is no group
+    _require_output(args)
+    device, model = chosen_device(args.device), open_target(request)
+    groups = [group or default_group(request, model) for group in groups]
+    verdicts = []
     for group in groups:
         certificate, images = certify_request(
             replace(request, group=group), model, args.data_dir,
             device=device, progress=sys.stderr.isatty(),
         )  # fmt: skip
         _report(certificate, images, _output(args, group if len(groups) > 1 else ""))
-        held.append(certificate.holds)
-    return 0 if all(held) else 1
+        verdicts.append(certificate.holds)
+    return 0 if all(verdicts) else 1
+
+
+def verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("certificate", help="a certificate that turnwise certify wrote, as JSON")
+    parser.add_argument(
+        "--target", help="where the model is now (default: beside the certificate, or as stored)"
+    )
+    parser.add_argument(
+        "--against", metavar="TARGET", help="where the model is that the file was exported from"
+    )
+    add_device(parser, "cpu")
+    add_data_dir(parser)
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Measure again what a certificate claims, on the same weights and images. A certificate of
+    module:callable needs --target module:callable, which imports and runs that code. Exit status:
+    0 if the certificate still holds, 1 if not."""
+    from turnwise.evaluation.certificate.verification import verify as verify_certificate
+
+    found = verify_certificate(
+        args.certificate, target=args.target, against=args.against, data_dir=args.data_dir,
+        device=chosen_device(args.device), progress=sys.stderr.isatty(),
+    )  # fmt: skip
+    before = found.before
+    print(
+        f"{before.target} under {before.claim}, certified {before.date} with turnwise "
+        f"{before.versions.get('turnwise', '?')}, torch {before.versions.get('torch', '?')}"
+    )
+    for objection in found.objections:
+        print(f"- {objection}")
+    print("STILL HOLDS" if found.holds else "DOES NOT HOLD")
+    return 0 if found.holds else 1
 
 
 def _request(args: argparse.Namespace, group: str) -> "Request":
@@ -84,43 +118,43 @@ def _request(args: argparse.Namespace, group: str) -> "Request":
         raise InputError(f"--sizes {args.sizes} must be whole numbers, such as 28,56.") from None
     return Request(
         target=args.target, group=group, settings=tuple(args.settings), seed=args.seed,
-        pictures=args.pictures, data=args.data, size=args.size, channels=args.channels,
+        images=args.images, data=args.data, size=args.size, channels=args.channels,
         angles=args.angles, shifts=args.shifts, sizes=sizes,
         precisions=tuple(name for name in args.precisions.split(",") if name),
         layers=not args.no_layers, chunk=args.chunk, against=args.against,
     )  # fmt: skip
 
 
-def _output(args: argparse.Namespace, group: str) -> Path | None:
-    """Where the certificate goes; with several groups, one file for each."""
-    output = Path(args.output) if args.output else None
-    if output is None and Path(args.target).is_dir():
-        output = Path(args.target) / "certificate.json"
+def _require_output(args: argparse.Namespace) -> None:
+    """Raise before anything is measured if the certificate could not be written."""
+    from turnwise.files import require_writable
+
+    output = _output(args, "")
     if output is not None:
         require(output.suffix != ".html", f"--output {output} is the JSON; end it in .json.")
+        require_writable(output, "choose another --output")
+
+
+def _output(args: argparse.Namespace, group: str) -> Path | None:
+    """Return the file of the certificate; with several groups each has its own."""
+    from turnwise.runs.run import Run
+
+    output = Path(args.output) if args.output else None
+    if output is None and Path(args.target).is_dir():
+        output = Run(args.target).certificate_file
     return output if output is None or not group else output.with_stem(f"{output.stem}-{group}")
 
 
 def _report(certificate: "Certificate", images: "Tensor", output: Path | None) -> None:
     from turnwise.files import write_json
-    from turnwise.reports.pages.certificate import certificate_page
-    from turnwise.reports.pages.certificate_tables import describe
-    from turnwise.reports.pages.page import write_page
+    from turnwise.reports.pages import write_page
+    from turnwise.reports.pages.certificate import certificate_page, certificate_text
 
-    if output is not None:  # before anything is said: who listens may be gone
+    if output is not None:  # written first: the reader of the output may have gone
         html = certificate_page(certificate, images)
         write_json(output, certificate.plain())
         write_page(output.with_suffix(".html"), html)
-    print(describe(certificate))
+    print(certificate_text(certificate))
     if output is not None:
-        print(f"a page for people: open {output.with_suffix('.html')} in a browser")
+        print(f"as a page: open {output.with_suffix('.html')} in a browser")
         print(f"written to {output}")
-
-
-def sample_pictures(model: "nn.Module", count: int) -> "Tensor":
-    """Embedded digits in the model's size and channels; noise in all, so that nothing is blank."""
-    from turnwise.evaluation.certificate.targets import noisy_digits
-    from turnwise.models.registry import config_of
-
-    options = config_of(model).options
-    return noisy_digits(count, options["in_chans"], options["image_size"])

@@ -1,41 +1,64 @@
 """turnwise models, datasets, groups: what there is, by name."""
 
 import argparse
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from turnwise.data.entries import Entry
+    from turnwise.data.catalogue import Entry
 
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pattern", nargs="?", default="*", help="e.g. 'orbit_*' (default: all)")
+    parser.add_argument(
+        "pattern", nargs="?", default="*", metavar="NAME",
+        help="a model, to explain its options, or a pattern such as 'orbit_*' (default: all)",
+    )  # fmt: skip
 
 
 def models(args: argparse.Namespace) -> int:
-    """List the models that can be made by name, with their own options, and the weights that
-    come with the package."""
+    """List the models that can be built by name, with their options, and the pretrained weights.
+    Exit status: 0, or 1 if no name matches."""
     from turnwise.models import describe_model, list_models, model_options
-    from turnwise.reports.model_card import HEADERS, shipped_cards, summary_rows
+    from turnwise.reports.model_card import HEADERS, pretrained_cards, summary_rows
     from turnwise.reports.tables import text_table
 
     names = list_models(args.pattern)
     for name in names:
+        print(f"{name}\n    {describe_model(name)}")
+        if names == [args.pattern]:
+            print(_explain_options(name))
+            continue
         options = ", ".join(f"{key}={value!r}" for key, value in model_options(name).items())
-        print(f"{name}\n    {describe_model(name)}\n    options: {options}")
-    rows = summary_rows(shipped_cards(args.pattern))
+        print(f"    options: {options}")
+    rows = summary_rows(pretrained_cards(args.pattern))
     if rows:
-        print(f"\nweights that come with the package:\n{text_table(HEADERS, rows)}")
+        print(f"\npretrained weights:\n{text_table(HEADERS, rows)}")
     if not names and not rows:
         print(f"no model matches {args.pattern!r}; known: {', '.join(list_models())}")
     return 0 if names or rows else 1
 
 
+def _explain_options(name: str) -> str:
+    """Return one line per option: its default value, and what it means."""
+    from turnwise.cli.model_flags import option_help
+    from turnwise.models import describe_options
+
+    described = [(f"{o.name}={o.default!r}", option_help(o)) for o in describe_options(name)]
+    width = min(26, max(len(setting) for setting, _ in described) + 2)
+    return "\n".join(
+        fill(f"    {setting:<{width}} {text}", 100, subsequent_indent=" " * (width + 5))
+        for setting, text in described
+    )
+
+
 def dataset_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="tell all about this one (default: list all)")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="describe this data set (default: list all)"
+    )
 
 
 def datasets(args: argparse.Namespace) -> int:
-    """List the data sets that can be loaded by name, and folder:PATH for pictures of your own."""
+    """List the data sets that can be loaded by name; folder:PATH is for images of your own."""
     from turnwise.data.catalogue import CATALOGUE, entry
     from turnwise.reports.tables import text_table
 
@@ -43,19 +66,14 @@ def datasets(args: argparse.Namespace) -> int:
         print(_details(entry(args.name)))
         return 0
     rows = [
-        [
-            e.name,
-            e.title,
-            str(len(e.classes)),
-            f"{e.channels}×{e.image_size}²",
-            e.splits.split(" (")[0],
-        ]
+        [e.name, e.title, str(len(e.classes)), f"{e.channels}×{e.image_size}²",
+         e.splits.split(" (")[0]]
         for e in CATALOGUE.values()
-    ]
+    ]  # fmt: skip
     rows.append(
-        ["folder:PATH", "your own pictures, a sub-folder per class", "", "", "70 / 15 / 15 %"]
+        ["folder:PATH", "your own images, one sub-folder per class", "", "", "70 / 15 / 15 %"]
     )
-    print(text_table(["name", "what", "classes", "values", "train / val / test"], rows))
+    print(text_table(["name", "title", "classes", "shape", "train / val / test"], rows))
     return 0
 
 
@@ -67,7 +85,7 @@ def _details(e: "Entry") -> str:
             f"splits:   {e.splits}",
             f"licence:  {e.licence}",
             f"cite:     {e.citation}",
-            f"files:    {'; or '.join(e.files) or 'inside the package'}",
+            f"files:    {'; or '.join(' and '.join(f) for f in e.files) or 'inside the package'}",
             f"download: {', '.join(d.url for d in e.downloads_of(e.image_size)) or 'none'}",
             *([f"notes:    {e.notes}"] if e.notes else []),
         ]
@@ -75,7 +93,7 @@ def _details(e: "Entry") -> str:
 
 
 def groups(args: argparse.Namespace) -> int:
-    """List the groups of rotations and mirrors, and which of their elements are exact."""
+    """List the groups of rotations and reflections, and how many of their elements are exact."""
     from turnwise.groups import PlanarGroup
     from turnwise.reports.tables import text_table
 

@@ -1,7 +1,6 @@
-"""turnwise: train, test, certify and use image models that do not care how the picture is turned.
+"""Train, test, certify and use image models that are invariant under rotations and reflections.
 
-Each command is one function: parsed arguments in, exit status out; its docstring is its help.
-0 = done, 1 = the answer is no, 2 = the question was wrong (one line on stderr).
+Each command is one function: parsed arguments in, exit status out; its docstring is its help text.
 """
 
 import argparse
@@ -9,118 +8,118 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from turnwise import __version__
-from turnwise.cli import (
-    certify,
-    demo,
-    imports,
-    listing,
-    orbit,
-    predict,
-    report,
-    serve,
-    shifted,
-    show,
-    test,
-    train,
-    verify,
-)
-from turnwise.cli.memory import keep_memory
-from turnwise.cli.model_words import hyphened, spelled_out
-from turnwise.cli.notes import tell
-from turnwise.errors import InputError
+from turnwise.cli import certify, convert, demo, listing, predict, shifted, show, test, train
+from turnwise.cli.model_flags import hyphenate
+from turnwise.cli.terminal import keep_memory, note
+from turnwise.errors import InputError, UnfinishedRunError
 
-COMMANDS = (
-    train.train, test.test, certify.certify, verify.verify, predict.predict, imports.import_,
-    listing.models, listing.datasets, listing.groups, demo.demo, orbit.orbit, show.show,
-    report.report, serve.serve, shifted.test_shifted,
-)  # fmt: skip
-ARGUMENTS = {
-    "train": train.arguments,
-    "test": test.arguments,
-    "test-shifted": shifted.arguments,
-    "certify": certify.arguments,
-    "verify": verify.arguments,
-    "predict": predict.arguments,
-    "import": imports.arguments,
-    "orbit": orbit.arguments,
-    "models": listing.model_arguments,
-    "datasets": listing.dataset_arguments,
-    "demo": demo.arguments,
-    "show": show.arguments,
-    "report": report.arguments,
-    "serve": serve.arguments,
+Command = Callable[[argparse.Namespace], int]
+AddArguments = Callable[[argparse.ArgumentParser], None]
+COMMANDS: dict[str, tuple[Command, AddArguments]] = {
+    "train": (train.train, train.arguments),
+    "test": (test.test, test.arguments),
+    "test-shifted": (shifted.test_shifted, shifted.arguments),
+    "certify": (certify.certify, certify.arguments),
+    "verify": (certify.verify, certify.verify_arguments),
+    "predict": (predict.predict, predict.arguments),
+    "import": (convert.import_weights, convert.import_arguments),
+    "orbit": (convert.make_orbit, convert.orbit_arguments),
+    "show": (show.show, show.arguments),
+    "report": (show.report, show.report_arguments),
+    "serve": (predict.serve, predict.serve_arguments),
+    "models": (listing.models, listing.model_arguments),
+    "datasets": (listing.datasets, listing.dataset_arguments),
+    "groups": (listing.groups, lambda parser: None),
+    "demo": (demo.demo, demo.arguments),
 }
+EARLIER_FLAGS = {"--picture": "--image", "--pictures": "--images"}  # of version 0.1, and now
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def top_parser() -> argparse.ArgumentParser:
+    """Return the parser of `turnwise` itself; commands have parsers of their own."""
     top = argparse.ArgumentParser(prog="turnwise", description=(__doc__ or "").splitlines()[0])
     top.add_argument("--version", action="version", version=f"turnwise {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for run in COMMANDS:
-        text = " ".join((run.__doc__ or "").split())
-        sub = commands.add_parser(run.__name__, help=text.split(". ")[0], description=text)
-        sub.set_defaults(perform=run)
-        ARGUMENTS.get(run.__name__, lambda sub: None)(sub)
+    for name in COMMANDS:
+        commands.add_parser(name, help=help_text(name).split(". ")[0].removesuffix("."))
     return top
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments; key=value may stand before and after --flags, which argparse alone refuses."""
-    top, words = parser(), list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["train"]:
-        words[1:] = spelled_out(words[1:])
-    typed = {hyphened(word): word for word in words}
-    args, rest = top.parse_known_args([hyphened(word) for word in words])
-    rest = [typed.get(word, word) for word in rest]
-    strange = [word for word in rest if word.startswith("-") or "=" not in word]
-    if strange or (rest and not hasattr(args, "settings")):
-        top.error(f"unrecognized arguments: {' '.join(strange or rest)}")
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of one command."""
+    run, add_arguments = COMMANDS[name]
+    parser = argparse.ArgumentParser(prog=f"turnwise {name}", description=help_text(name))
+    parser.set_defaults(command=name, perform=run)
+    add_arguments(parser)
+    return parser
+
+
+def help_text(name: str) -> str:
+    return " ".join((COMMANDS[name][0].__doc__ or "").split())
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; key=value may come before and after flags."""
+    name = words[0] if words else ""
+    if name not in COMMANDS:
+        return top_parser().parse_args(words)  # prints help, the version or an error, and exits
+    parser = command_parser(name)
+    if name == "train":
+        return train.parse(parser, words[1:])
+    typed = {_present_flag(word): word for word in words[1:]}
+    args, rest = parser.parse_known_intermixed_args(list(map(_present_flag, words[1:])))
     if rest:
-        args.settings = [*args.settings, *rest]
+        parser.error(f"unrecognized arguments: {' '.join(typed.get(w, w) for w in rest)}")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; what the user got wrong becomes one line, never a traceback.
+    """Run one command and return its exit status; an error of the user is one line on stderr.
 
-    0: done; 1: the answer is no; 2: bad input; 130: interrupted; 141: nobody read what was said;
-    70: a fault of ours.
+    0: done; 1: not invariant, or not found; 2: bad input; 130: interrupted; 141: the reader of the
+    output has gone; 70: a bug in turnwise.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever called
+        if getattr(sys, name) is None:  # the caller has closed it
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-    command = "train"  # the only one whose words are looked at so early that they can be wrong
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words[0] if words else ""
     try:
-        _prepare()  # before torch is imported, which some words of `train` need
-        args = parse(argv)
-        command = args.command
+        _prepare()  # before torch is imported
+        args = parse(words)
         status = int(args.perform(args))
         sys.stdout.flush()
         return status
+    except UnfinishedRunError as error:
+        return _fail(command, f"{error} Continue it with: turnwise train --resume {error.folder}")
     except InputError as error:
-        return _say(command, str(error), 2)
-    except KeyboardInterrupt as stop:  # with what to do next, where that is known
-        return _say(command, "; ".join(["interrupted", *map(str, stop.args)]), 130)
+        return _fail(command, str(error))
+    except KeyboardInterrupt as stop:  # its arguments say how to continue
+        return _fail(command, "; ".join(["interrupted", *map(str, stop.args)]), 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
         if _is_out_of_memory(error):
-            return _say(command, "out of memory; take fewer or smaller.", 2)
+            return _fail(command, "out of memory; use fewer or smaller images or batches.")
         with suppress(OSError):
             traceback.print_exc()
-        return _say(command, "this is a fault of turnwise; please report it.", 70)
+        return _fail(command, "this is a bug in turnwise; please report it.", 70)
+
+
+def _present_flag(word: str) -> str:
+    flag, equals, value = hyphenate(word).partition("=")
+    return EARLIER_FLAGS.get(flag, flag) + equals + value
 
 
 def _prepare() -> None:
-    # OpenMP threads spin for about a millisecond before they sleep; where another program wants the
-    # same cores they starve each other, and two demos at once took many times twice as long
+    # OpenMP threads spin for about a millisecond before they sleep; two programs that share cores
+    # starve each other, and two demos at once take many times as long as one after the other
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     keep_memory()
     for stream in (sys.stdout, sys.stderr):
@@ -128,12 +127,12 @@ def _prepare() -> None:
             stream.reconfigure(errors="replace")  # a terminal without ° or ≤ shows a question mark
 
 
-def _say(command: str, line: str, status: int) -> int:
-    tell(f"turnwise {command}: {line}")
+def _fail(command: str, line: str, status: int = 2) -> int:
+    note(f"turnwise {command}: {line}")
     return status
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """torch says so in several ways, on the CPU and on a GPU."""
+    """Return whether memory ran out; torch reports that in several ways."""
     words = ("out of memory", "can't allocate memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)

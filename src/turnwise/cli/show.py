@@ -1,60 +1,106 @@
-"""turnwise show: pictures of what models do when the picture turns."""
+"""turnwise show and report: a figure of models, or one page about runs."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
+from textwrap import fill
 
+from turnwise.cli.terminal import MODEL_HELP, add_data_dir, add_device, chosen_device
 from turnwise.errors import require
 
-KINDS = (
-    "film", "angles", "shifts", "features", "attention", "positions", "orbit", "artefact",
-    "curves", "confusion", "worst",
-)  # fmt: skip
+MAX_PAGE = 5_000_000  # bytes, so that a page can be sent by mail
+NOTE = "Validation images, one per class, that are classified correctly when upright if possible."
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN",
-        help="runs, model folders, shipped weights, or names of models (untrained) with key=value",
-    )  # fmt: skip
-    parser.add_argument("--output", help="file: .png or .svg, for films .gif, .png or .mp4")
-    parser.add_argument("--picture", type=int, help="number in the validation split")
-    parser.add_argument("--pictures", type=int, default=200, help="for rates (default: 200)")
-    parser.add_argument("--angles", type=int, default=36, help="of a full turn (default: 36)")
-    parser.add_argument("--layer", type=int, default=0, help="of attention (default: 0)")
-    parser.add_argument("--head", type=int, default=0, help="of attention (default: 0)")
-    parser.add_argument("--element", type=int, default=0, help="pose of the token (default: 0)")
-    parser.add_argument("--pixel", type=int, nargs=2, metavar=("ROW", "COL"), help="of the token")
-    parser.add_argument("--channel", type=int, help="of features (default: the most varied)")
-    parser.add_argument("--device", default="cpu", help="auto, cpu, cuda (default: cpu)")
-    parser.add_argument("--data-dir", help="where the data sets are (default: $TURNWISE_DATA)")
-    parser.set_defaults(settings=[])
+    from turnwise.reports.figures import figure_kinds
+
+    kinds = figure_kinds()
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = fill(parser.description or "", 78)
+    rows = [
+        fill(f"  {name:<12}{kind.description}", 78, subsequent_indent=" " * 14)
+        for name, kind in kinds.items()
+    ]
+    parser.epilog = "\n".join(["figures:", *rows])
+    add = parser.add_argument
+    add("kind", choices=kinds, metavar="FIGURE", help="one of the figures below")
+    add("models", nargs="+", metavar="RUN",
+        help="runs, model folders, names of pretrained weights, or registered models (untrained) "
+        "with key=value")  # fmt: skip
+    add("--output", metavar="FILE", help=".png or .svg; for a film .gif, .png or .mp4")
+    add("--image", type=int, metavar="N", help="number of the image in the validation split")
+    add("--images", type=int, default=200, help="images to measure rates on (default: 200)")
+    add("--angles", type=int, default=36, help="equal steps over 360° (default: 36)")
+    add("--layer", type=int, default=0, help="attention layer (default: 0)")
+    add("--head", type=int, default=0, help="attention head (default: 0)")
+    add("--element", type=int, default=0, help="group element of the query (default: 0)")
+    add("--pixel", type=int, nargs=2, metavar=("ROW", "COL"), help="position of the query")
+    add("--channel", type=int, help="feature channel (default: the one that varies most)")
+    add_device(parser, "cpu")
+    add_data_dir(parser)
 
 
 def show(args: argparse.Namespace) -> int:
-    """Draw a picture of one or several models: film, angles, shifts, features, attention,
-    positions, orbit, artefact, curves, confusion, worst. Pictures are of the validation split."""
-    from turnwise.cli.devices import chosen_device
-    from turnwise.reports.gallery import FigureOptions, draw_figure, require_file
+    """Draw a figure of one or several models on images of the validation split."""
+    from turnwise.reports.figures import FigureOptions, draw_figure, figure_kinds, require_file
     from turnwise.reports.loaded_models import load_models
 
-    output = Path(args.output or f"{args.kind}.{'gif' if args.kind == 'film' else 'png'}")
+    output = Path(args.output or args.kind + figure_kinds()[args.kind].suffixes[0])
     require_file(args.kind, output)
-    for what in ("pictures", "angles"):
-        require(getattr(args, what) >= 1, f"--{what} {getattr(args, what)} must be at least 1.")
-    for what in ("layer", "head", "element", "channel"):
-        value = getattr(args, what)
-        require(value is None or value >= 0, f"--{what} {value} must not be negative.")
-    subjects = load_models(
-        [*args.runs, *args.settings], data_dir=args.data_dir, device=chosen_device(args.device)
-    )
-    wishes = FigureOptions(
-        args.picture, args.pictures, args.angles, args.layer, args.head, args.element,
-        tuple(args.pixel) if args.pixel else None, args.channel, progress=sys.stderr.isatty(),
+    for name in ("images", "angles"):
+        require(getattr(args, name) >= 1, f"--{name} {getattr(args, name)} must be at least 1.")
+    for name in ("layer", "head", "element", "channel"):
+        value = getattr(args, name)
+        require(value is None or value >= 0, f"--{name} {value} must not be negative.")
+    models = load_models(args.models, data_dir=args.data_dir, device=chosen_device(args.device))
+    options = FigureOptions(
+        image=args.image, images=args.images, angles=args.angles, layer=args.layer, head=args.head,
+        element=args.element, pixel=tuple(args.pixel) if args.pixel else None,
+        channel=args.channel, progress=sys.stderr.isatty(),
     )  # fmt: skip
-    told = draw_figure(args.kind, subjects, wishes, output)
-    if told:
-        print(told)
+    text = draw_figure(args.kind, models, options, output)
+    if text:
+        print(text)
     print(f"written to {output}; open it: {output.resolve()}")
+    return 0
+
+
+def report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", nargs="+", metavar="RUN", help=MODEL_HELP)
+    parser.add_argument(
+        "-o", "--output", default="report.html", metavar="FILE", help="(default: report.html)"
+    )
+    parser.add_argument("--images", type=int, default=6, help="images to explore (default: 6)")
+    add_device(parser, "cpu")
+    add_data_dir(parser)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Write one HTML page about runs. It has images to rotate and shift with the predictions of
+    each model, training curves, certificates, scores and recipes. The page needs no network and no
+    server."""
+    from turnwise.reports.loaded_models import load_models, require_comparable
+    from turnwise.reports.pages import write_page
+    from turnwise.reports.pages.report import choose_examples, report_page
+
+    require(args.images >= 1, f"--images {args.images} must be at least 1.")
+    output = Path(args.output)
+    require(output.suffix == ".html", f"a page is written as .html, got {output.name!r}.")
+    models = load_models(args.models, data_dir=args.data_dir, device=chosen_device(args.device))
+    require_comparable(models)
+    html = report_page(
+        f"Turnwise report: {', '.join(model.name for model in models)}", models,
+        choose_examples(models, args.images), note=NOTE,
+        commands=shlex.join(["turnwise", "report", *args.models, "--output", args.output]),
+        progress=sys.stderr.isatty(),
+    )  # fmt: skip
+    size = len(html.encode("utf-8", errors="replace"))
+    require(
+        size <= MAX_PAGE,
+        f"the page would have {size:,} bytes, and {MAX_PAGE:,} is the limit; show fewer --images.",
+    )
+    write_page(output, html)
+    print(f"written to {output} ({size / 1e6:.1f} MB); open it in a browser: {output.resolve()}")
     return 0

@@ -1,98 +1,136 @@
-"""turnwise test: a run on its test split, which training and selection never see."""
+"""turnwise test: evaluate runs on their test split, which training and selection never use."""
 
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from turnwise.cli.many_runs import test_below, write_rows
+from turnwise.cli.terminal import add_data_dir, add_device, chosen_device, note
 from turnwise.errors import InputError, require
+
+if TYPE_CHECKING:
+    from turnwise.runs.run import Run
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="a run folder made by turnwise train, or shipped weights")
+    parser.add_argument(
+        "run", metavar="RUN", help="a run folder, or the name of pretrained weights"
+    )
     parser.add_argument(
         "--data",
-        help="the test split of another data set with the same training pictures: mnist_rotated "
-        "for a run on mnist (default: the run's own)",
+        help="the test split of another data set with the same training images, such as "
+        "mnist_rotated for a run on mnist (default: the run's own)",
     )
-    parser.add_argument("--recursive", action="store_true", help="every run below the folder RUN")
-    parser.add_argument("--output", help="recipe and figures as CSV, one row for each run")
-    parser.add_argument("--again", action="store_true", help="examine again; the count is kept")
-    parser.add_argument("--data-dir", help="where the data sets are (default: $TURNWISE_DATA)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
+    parser.add_argument(
+        "--recursive", action="store_true", help="test every run in the folder RUN, at any depth"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="CSV file with recipe and figures, one row per run"
+    )
+    parser.add_argument("--again", action="store_true", help="repeat the test; it is counted")
+    add_data_dir(parser)
+    add_device(parser, "auto")
 
 
 def test(args: argparse.Namespace) -> int:
-    """Examine a run on its test split: upright, turned through 360° and over its group.
-    The split is touched once: a second call shows the kept result, unless --again is given."""
-    from turnwise.evaluation import read_evaluation
-    from turnwise.evaluation.elsewhere import result_folder
+    """Evaluate a run on its test split: upright, rotated over 360°, and over its group. The test
+    split is used once: a second call prints the stored result, unless --again is given."""
     from turnwise.files import require_writable
-    from turnwise.models.shipped import shipped_folder
+    from turnwise.models.weights import pretrained_folder
+    from turnwise.runs.run import Run
 
-    if args.recursive:
-        return test_below(args, _examine)
-    shipped = shipped_folder(args.run)
-    if shipped is not None:
-        given = "--data" if args.data else "--output"
-        untouched = args.data is None and args.output is None
-        require(untouched, f"{shipped.name} is not tested anew; leave {given} out.")
-        return _show_card(shipped, args.again)
-    place = Path(args.run) if args.data is None else result_folder(args.run, args.data)
+    folder = None if args.recursive else pretrained_folder(args.run)
+    if folder is not None:
+        return _show_card(folder, args)
     if args.output:
-        require_writable(Path(args.output))
-    kept = None if args.again else read_evaluation(place)
-    result = _examine(args) if kept is None else kept
+        require_writable(Path(args.output), "choose another --output")
+    return _test_many(args) if args.recursive else _test_one(Run(args.run), args)
+
+
+def _test_one(run: "Run", args: argparse.Namespace) -> int:
+    from turnwise.evaluation.evaluate import run_row, write_run_table
+
+    stored = None if args.again else run.evaluation(args.data)
+    result, file = stored or _evaluate(run, args), run.evaluation_file(args.data)
     try:
-        said = summary(result)
+        text = summary(result)
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{place}/test.json is damaged; remove it to test again.") from error
-    if args.output:  # before anything is printed: who reads that may leave
-        write_rows([(args.run, result)], args.output)
-    if kept is not None:
-        print("already tested; this is the kept result (--again repeats the test):")
-    print(f"{said}\n\nkept in {place / 'test.json'}")
+        raise InputError(f"{file} is damaged; remove it to test again.") from error
+    if args.output:  # written first: the reader of the output may have gone
+        write_run_table([run_row(run, result)], args.output)
+    if stored is not None:
+        print("already tested; this is the stored result (--again repeats the test):")
+    print(f"{text}\n\nstored in {file}")
     if args.output:
         print(f"written to {args.output}")
     return 0
 
 
-def _show_card(shipped: Path, again: bool) -> int:
-    """Shipped weights were tested before they were shipped; their card keeps the result."""
-    from turnwise.models.shipped import read_card
+def _test_many(args: argparse.Namespace) -> int:
+    """Test every run in a folder; return 1 if one cannot be tested, with the reason on stderr."""
+    import torch
+
+    from turnwise.evaluation.evaluate import failed_row, run_row, write_run_table
+    from turnwise.reports.tables import UNDEFINED, format_percent, text_table
+    from turnwise.runs.run import Run, find_runs
+
+    chosen_device(args.device)  # raises once, not for each run
+    Run(args.run).evaluation_file(args.data)
+    rows, lines = [], []
+    for run in find_runs(args.run):
+        try:
+            stored = None if args.again else run.evaluation(args.data)
+            if stored is None:
+                note(f"testing {run.path}")
+            row = run_row(run, stored or _evaluate(run, args))
+        except (InputError, torch.OutOfMemoryError) as error:
+            note(f"turnwise test: {run.path}: {error}")
+            rows.append(failed_row(run, str(error)))
+            continue
+        rows.append(row)
+        shares = (row.get(key) for key in ("val_accuracy", "test_accuracy"))
+        shown = (UNDEFINED if s is None else format_percent(s, digits=2) for s in shares)
+        lines.append([str(run.path), row["model.name"], row["test_data"], *shown])
+    if args.output:  # written first: the reader of the output may have gone
+        write_run_table(rows, args.output)
+    print(text_table(["run", "model", "data", "validation", "test"], lines))
+    if args.output:
+        print(f"\nwritten to {args.output}")
+    return int(len(lines) < len(rows))
+
+
+def _evaluate(run: "Run", args: argparse.Namespace) -> dict[str, Any]:
+    from turnwise.evaluation import evaluate_run
+
+    return evaluate_run(
+        run, args.data, data_dir=args.data_dir, device=chosen_device(args.device),
+        progress=sys.stderr.isatty(),
+    )  # fmt: skip
+
+
+def _show_card(folder: Path, args: argparse.Namespace) -> int:
+    """Print the card of pretrained weights, which holds their test result."""
+    from turnwise.models.weights import read_card
     from turnwise.reports.model_card import card_page
 
+    given = [flag for flag in ("data", "output", "again") if getattr(args, flag)]
     require(
-        not again,
-        f"{shipped.name} has no run to keep a second result in; leave --again out, or train "
-        "one of your own (turnwise train).",
+        not given,
+        f"{folder.name} is not tested again, because it is no run; leave "
+        f"--{given[0] if given else ''} out, or train a run of your own (turnwise train).",
     )
-    print("tested before it was shipped; this is its card:\n")
-    print(card_page(read_card(shipped)), end="")
+    print("tested before it was published; this is its card:\n")
+    print(card_page(read_card(folder)), end="")
     return 0
 
 
-def _examine(args: argparse.Namespace) -> dict[str, Any]:
-    from turnwise.cli.devices import chosen_device
-    from turnwise.evaluation import evaluate_run
-    from turnwise.evaluation.elsewhere import evaluate_elsewhere
-
-    device, progress = chosen_device(args.device), sys.stderr.isatty()
-    if args.data is None:
-        return evaluate_run(args.run, data_dir=args.data_dir, device=device, progress=progress)
-    return evaluate_elsewhere(
-        args.run, args.data, data_dir=args.data_dir, device=device, progress=progress
-    )
-
-
 def summary(result: dict[str, Any]) -> str:
-    """The examination as two tables and a line."""
+    """Return the evaluation as two tables and two lines."""
     from turnwise.evaluation.metrics import Interval
     from turnwise.reports.tables import format_percent, text_table
 
     scores = [
-        [name.replace("_", " "), format_percent(Interval.kept(score), digits=2)]
+        [name.replace("_", " "), format_percent(Interval.from_plain(score), digits=2)]
         for name, score in result["scores"].items()
     ]
     classes = [
@@ -103,17 +141,17 @@ def summary(result: dict[str, Any]) -> str:
         ]
         for c in result["classes"]
     ]
-    turned = result["angles"]["accuracy"]
+    rotated = result["angles"]["accuracy"]
     lines = [
-        f"{result['model']} on {result['pictures']} test pictures of {result['data']} "
+        f"{result['model']} on {result['images']} test images of {result['data']} "
         f"({result['provenance']})",
         text_table(["upright", "value (95 % interval)"], scores),
-        text_table(["class", "pictures", "recall", "precision", "F1"], classes),
-        f"turned in {len(turned)} steps through 360°: accuracy "
-        f"{format_percent(min(turned), digits=2)} at worst, "
-        f"{format_percent(sum(turned) / len(turned), digits=2)} on average",
-        f"same answer over all exact elements of {result['group']}: "
-        f"{format_percent(result['orbit_agreement'], digits=2)} of the pictures; over all angles: "
-        f"{format_percent(result['turn_agreement'], digits=2)}",
+        text_table(["class", "images", "recall", "precision", "F1"], classes),
+        f"rotated in {len(rotated)} steps over 360°: accuracy "
+        f"{format_percent(min(rotated), digits=2)} at worst, "
+        f"{format_percent(sum(rotated) / len(rotated), digits=2)} on average",
+        f"same prediction over all exact elements of {result['group']}: "
+        f"{format_percent(result['orbit_agreement'], digits=2)} of the images; over all angles: "
+        f"{format_percent(result['rotation_agreement'], digits=2)}",
     ]
     return "\n\n".join(lines)

@@ -4,14 +4,23 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnwise.cli.model_words import RUN_FLAGS
-from turnwise.cli.notes import tell
+from turnwise.cli.model_flags import (
+    add_run_flags,
+    find_model,
+    hyphenate,
+    is_model_command,
+    model_first,
+    parse_model_command,
+)
+from turnwise.cli.terminal import note
 from turnwise.errors import InputError, require
 
 if TYPE_CHECKING:
+    from turnwise.runs.run import Run
     from turnwise.training.recipe import Recipe
 
 
@@ -22,75 +31,85 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "       %(prog)s --resume RUN"
     )
     parser.add_argument(
-        "recipe", nargs="?",
-        help="a YAML file, see recipes/; or MODEL DATASET, see turnwise train MODEL -h",
+        "settings", nargs="*", metavar="RECIPE key=value",
+        help="a YAML file (recipes/) and settings such as trainer.max_epochs=5; or MODEL DATASET, "
+        "see turnwise train MODEL -h",
     )  # fmt: skip
-    parser.add_argument(
-        "settings", nargs="*", metavar="key=value", help="e.g. trainer.max_epochs=5 seed=1"
-    )
-    for flag, (metavar, text) in RUN_FLAGS.items():
-        said = text.replace("DATASET_MODEL", "the recipe's name, or DATASET_MODEL")
-        parser.add_argument(f"--{flag.replace('_', '-')}", metavar=metavar, help=said)
+    add_run_flags(parser)
     parser.add_argument("--resume", metavar="RUN", help="continue the run in this folder")
+    parser.set_defaults(values=None)
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """Parse what follows `turnwise train`; MODEL decides which options there are."""
+    first = list(words) if "--resume" in words else model_first(words)
+    if is_model_command(first):
+        args = parse_model_command(find_model(first[0]), first[1:])
+        args.resume, args.settings = None, []
+        args.command, args.perform = "train", train
+        return args
+    return parser.parse_intermixed_args([hyphenate(word) for word in words])
 
 
 def train(args: argparse.Namespace) -> int:
-    """Train a recipe, or a model on a data set. The run folder keeps the recipe, the metrics and
+    """Train a recipe, or a model on a data set. The run folder holds the recipe, the metrics and
     the best weights."""
-    from turnwise.runs.train import train as run
+    from turnwise.runs.train import train as run_training
 
     recipe, folder = _new(args) if args.resume is None else _resumed(args)
-    leads = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
-    places: list[Path] = []
+    is_first = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
+    started: list[Run] = []
 
-    def begins(place: Path) -> None:
-        places.append(place)
-        if leads and sys.stderr.isatty():
-            tell(f"the run is in {place}")
+    def on_start(run: "Run") -> None:
+        started.append(run)
+        if is_first and sys.stderr.isatty():
+            note(f"the run is in {run.path}")
 
     try:
-        done = run(
+        run = run_training(
             recipe, folder, data_dir=args.data_dir, resume=args.resume is not None,
             numbered=not (args.resume or args.output or args.version),
-            command=shlex.join(["turnwise", *sys.argv[1:]]), begins=begins,
+            command=shlex.join(["turnwise", *sys.argv[1:]]), on_start=on_start,
         )  # fmt: skip
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(*_how_to_continue(places, args.data_dir)) from None
-    if leads:
-        print(f"the run is in {done}; test it with: turnwise test {done}")
+        raise KeyboardInterrupt(*_how_to_continue(started, args.data_dir)) from None
+    if is_first:
+        print(f"the run is in {run.path}; test it with: turnwise test {shlex.quote(str(run.path))}")
     return 0
 
 
-def _how_to_continue(places: list[Path], data_dir: str | None) -> list[str]:
-    """The command, where training began and a whole epoch is there."""
-    from turnwise.runs.train import last_checkpoint
-
+def _how_to_continue(started: "list[Run]", data_dir: str | None) -> list[str]:
+    """Return the command that continues the run, if an epoch is stored."""
     data = ["--data-dir", data_dir] if data_dir else []
     return [
-        f"continue with: {shlex.join(['turnwise', 'train', '--resume', str(place), *data])}"
-        for place in places
-        if last_checkpoint(place).is_file()
+        f"continue with: {shlex.join(['turnwise', 'train', '--resume', str(run.path), *data])}"
+        for run in started
+        if run.is_resumable
     ]
 
 
 def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
-    """The recipe, from a file or from settings alone, and the run's folder, or that of all runs."""
+    """Return the recipe, and the run folder or the folder of numbered runs."""
     from turnwise.runs.train import FOLDER_VARIABLE
     from turnwise.training.recipe import make_recipe, read_recipe
 
-    if args.recipe is None:
+    if args.values is not None:
+        recipe = make_recipe(args.values)
+        name = _default_name(recipe)
+    elif not args.settings:
         raise InputError(
             "give a recipe (recipes/*.yaml), MODEL DATASET (turnwise models), or --resume RUN."
         )
-    if "=" in args.recipe and not Path(args.recipe).is_file():
-        recipe = make_recipe({}, [args.recipe, *args.settings])
-        name = f"{Path(recipe.data.name).name}_{recipe.model.name}".replace("folder:", "")
+    elif "=" in args.settings[0] and not Path(args.settings[0]).is_file():
+        recipe = make_recipe({}, args.settings)
+        name = _default_name(recipe)
     else:
-        recipe, name = read_recipe(args.recipe, args.settings), Path(args.recipe).stem
+        path, *settings = args.settings
+        recipe, name = read_recipe(path, settings), Path(path).stem
     if args.output:
         require(
             args.log_path is None and args.exp_name is None and args.version is None,
-            "--output is the run's folder itself; leave --log-path, --exp-name and --version out.",
+            "--output is the run folder itself; leave --log-path, --exp-name and --version out.",
         )
         return recipe, Path(args.output)
     runs = Path(args.log_path or "runs") / (args.exp_name or name)
@@ -105,21 +124,23 @@ def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
     return recipe, runs
 
 
+def _default_name(recipe: "Recipe") -> str:
+    return f"{Path(recipe.data.name).name}_{recipe.model.name}".replace("folder:", "")
+
+
 def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":
-    """The run's own recipe and folder."""
-    from turnwise.training.recipe import read_recipe
+    """Return the recipe and the folder of the run to continue."""
+    from turnwise.runs.run import Run
 
     for flag in ("output", "log_path", "exp_name", "version"):
-        said = f"--{flag.replace('_', '-')}"
         require(
             getattr(args, flag) is None,
-            f"--resume continues in its own folder; leave {said} out.",
+            f"--resume continues in its own folder; leave --{flag.replace('_', '-')} out.",
         )
-    settings = [*([args.recipe] if args.recipe else []), *args.settings]
-    for setting in settings:
+    for setting in args.settings:
         require(
             setting.startswith("trainer."),
-            f"a resumed run keeps its recipe; only trainer.* can be set anew, got {setting!r}.",
+            f"a resumed run keeps its recipe; only trainer.* can be changed, got {setting!r}.",
         )
-    run = Path(args.resume)
-    return read_recipe(run / "recipe.yaml", settings), run
+    run = Run(args.resume)
+    return run.read_recipe(tuple(args.settings)), run.path

@@ -1,23 +1,23 @@
-"""Data sets, splits and pictures.  Names are imported at first use: listing stays cheap."""
+"""Data sets, splits and batches.  Names are imported at first use, so that listing stays cheap."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from turnwise.data.catalogue import CATALOGUE as CATALOGUE
+    from turnwise.data.catalogue import Download as Download
+    from turnwise.data.catalogue import Entry as Entry
     from turnwise.data.catalogue import entry as entry
     from turnwise.data.dataset import Dataset as Dataset
     from turnwise.data.dataset import Examples as Examples
-    from turnwise.data.entries import Download as Download
-    from turnwise.data.entries import Entry as Entry
     from turnwise.data.load import load_dataset as load_dataset
     from turnwise.data.readers.image_files import read_image as read_image
 
-_HOME = {
+_MODULES = {
     "CATALOGUE": "catalogue",
     "Dataset": "dataset",
-    "Download": "entries",
-    "Entry": "entries",
+    "Download": "catalogue",
+    "Entry": "catalogue",
     "Examples": "dataset",
     "entry": "catalogue",
     "load_dataset": "load",
@@ -37,6 +37,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,20 +1,33 @@
-"""A data set in memory: pictures as bytes, labels as numbers, three splits."""
+"""Data sets in memory, and disjoint splits of them.
+
+The splitting functions take and return positions 0 … n−1, in ascending order.  The same seed always
+gives the same split.
+"""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from turnwise.errors import InputError
+from turnwise.errors import InputError, require
+
+SPLITS = ("train", "val", "test")
+TEST_SHARE, VAL_SHARE = 0.15, 0.15
+Images = UInt8[Tensor, "image channel row col"]
+Labels = Int64[Tensor, " image"]
+Positions = Int64[Tensor, " chosen"]
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """One split: `labels[i]` is the class of `images[i]`, whose values are 0 to 255."""
+    """Images with values 0 to 255, and their classes: `labels[i]` belongs to `images[i]`."""
 
-    images: UInt8[Tensor, "picture channel row col"]
-    labels: Int64[Tensor, " picture"]
+    images: Images
+    labels: Labels
 
     def __post_init__(self) -> None:
         assert len(self.images) == len(self.labels), "readers check the counts"
@@ -23,20 +36,26 @@ class Examples:
         return len(self.labels)
 
     def digest(self) -> str:
-        """A hash of all pixels and labels, in order: equal for equal splits and no others."""
+        """Return a SHA-256 hash of the shape, the pixels and the labels, in order."""
         content = hashlib.sha256(str(tuple(self.images.shape)).encode())
         for part in (self.images, self.labels):
             content.update(part.contiguous().numpy().data)
         return content.hexdigest()
 
-    def take(self, index: Tensor) -> "Examples":
-        """The pictures at `index`, in its order."""
-        return Examples(self.images[index], self.labels[index])
+    def take(self, positions: Tensor) -> "Examples":
+        """Return the examples at `positions`, in that order."""
+        return Examples(self.images[positions], self.labels[positions])
+
+
+def concatenate(parts: Sequence[Examples]) -> Examples:
+    """Join examples of one image size, in order."""
+    images, labels = [part.images for part in parts], [part.labels for part in parts]
+    return Examples(torch.cat(images), torch.cat(labels))
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Three disjoint splits; `provenance` says in one line where exactly these pixels come from."""
+    """Three disjoint splits; `provenance` describes in one line where these pixels come from."""
 
     name: str
     classes: tuple[str, ...]
@@ -47,8 +66,8 @@ class Dataset:
     licence: str
 
     def digests(self) -> dict[str, str]:
-        """What tells whether two data sets are the same, split by split."""
-        return {split: getattr(self, split).digest() for split in ("train", "val", "test")}
+        """Return the hash of every split: equal hashes mean equal data."""
+        return {split: getattr(self, split).digest() for split in SPLITS}
 
     @property
     def channels(self) -> int:
@@ -56,11 +75,111 @@ class Dataset:
 
     @property
     def image_size(self) -> int:
-        """The number of rows, which is the number of columns; a rectangle raises."""
+        """The side of the images in pixels; raises if they are not square."""
         rows, cols = self.train.images.shape[2:]
         if rows != cols:
             raise InputError(
-                f"{self.name} has pictures of {rows}×{cols} pixels, which are not square; "
+                f"{self.name} has images of {rows}×{cols} pixels, which are not square; "
                 f"load it with image_size={min(rows, cols)}."
             )
         return rows
+
+
+def _ascending(positions: Sequence[int]) -> Tensor:
+    return torch.tensor(sorted(positions), dtype=torch.int64)
+
+
+def val_count(count: int, default: int, val_fraction: float | None) -> int:
+    """Return how many of `count` training images to hold out: at least one and never all."""
+    if val_fraction is None:
+        return default if default < count else max(1, count // 10)
+    if not 0 < val_fraction < 1:
+        raise InputError(
+            f"val_fraction = {val_fraction} must lie between 0 and 1; "
+            "0.1 holds out a tenth of the training images."
+        )
+    return min(max(1, round(val_fraction * count)), count - 1)
+
+
+def hold_out(count: int, held_out: int, seed: int) -> tuple[Positions, Tensor]:
+    """Draw `held_out` of `count` positions; return those that stay and those held out."""
+    require(count >= 2, f"{count} training image cannot be split; at least 2 are needed.")
+    order = np.random.default_rng(seed).permutation(count).tolist()
+    return _ascending(order[held_out:]), _ascending(order[:held_out])
+
+
+def split_per_class(labels: Labels, counts: Sequence[int], seed: int) -> list[Tensor]:
+    """Split into disjoint parts with `counts[i]` images of every class in part i.
+
+    >>> [part.tolist() for part in split_per_class(torch.tensor([0, 1, 0, 1]), (1, 1), seed=0)]
+    [[0, 1], [2, 3]]
+    """
+    parts: list[list[int]] = [[] for _ in counts]
+    generator = np.random.default_rng(seed)
+    for label in labels.unique().tolist():
+        members = generator.permutation((labels == label).nonzero().flatten().numpy()).tolist()
+        ends = np.cumsum([0, *counts])
+        for part, start, end in zip(parts, ends[:-1], ends[1:], strict=True):
+            part.extend(members[start:end])
+    return [_ascending(part) for part in parts]
+
+
+def sample_per_class(labels: Labels, fraction: float, seed: int) -> Positions:
+    """Draw a fraction of the images, each class in proportion and with at least one image.
+
+    The shares of the classes are rounded so that they add up to round(fraction · n): classes whose
+    share was rounded down most get one more.  With one seed, a smaller sample is part of a larger.
+
+    >>> sample_per_class(torch.tensor([0, 1, 0, 1, 0, 0]), 0.5, seed=0).tolist()
+    [0, 3, 4]
+    """
+    require(0 < fraction <= 1, f"fraction = {fraction} must be above 0 and at most 1; try 0.1.")
+    generator = np.random.default_rng(seed)
+    classes, counts = labels.unique(return_counts=True)
+    shares = fraction * counts.double()
+    rounded = shares.floor().long()
+    rest = round(float(fraction * len(labels))) - int(rounded.sum())
+    rounded[(rounded - shares).argsort(stable=True)[:rest]] += 1
+    chosen: list[int] = []
+    for label, count in zip(classes.tolist(), rounded.clamp(min=1).tolist(), strict=True):
+        members = generator.permutation((labels == label).nonzero().flatten().numpy())
+        chosen.extend(members[:count].tolist())
+    return _ascending(chosen)
+
+
+def find_duplicates(images: Images) -> list[list[int]]:
+    """Group positions by equal pixels, in order of first appearance."""
+    groups: dict[bytes, list[int]] = {}
+    for position, image in enumerate(images):
+        digest = hashlib.sha256(image.contiguous().numpy().tobytes()).digest()
+        groups.setdefault(digest, []).append(position)
+    return list(groups.values())
+
+
+def split_by_content(
+    examples: Examples, classes: Sequence[str], shares: Sequence[float], seed: int
+) -> list[Tensor]:
+    """Split into parts with about `shares[i]` of every class; equal images stay in one part.
+
+    The first part gets what the others leave.  Every part gets at least one image of each class.
+    """
+    by_class: dict[int, list[list[int]]] = {label: [] for label in range(len(classes))}
+    for group in find_duplicates(examples.images):
+        by_class[int(examples.labels[group[0]])].append(group)
+    generator = np.random.default_rng(seed)
+    parts: list[list[int]] = [[] for _ in shares]
+    for label, groups in by_class.items():
+        if len(groups) < len(shares):
+            raise InputError(
+                f"class {classes[label]!r} has {len(groups)} different images and must have at "
+                f"least {len(shares)}, one for each split; add images or remove the class."
+            )
+        shuffled = [groups[i] for i in generator.permutation(len(groups))]
+        start = 0
+        for served, (part, share) in enumerate(zip(parts[:0:-1], shares[:0:-1], strict=True)):
+            left = len(groups) - start - (len(parts) - 1 - served)  # one for each remaining part
+            end = start + min(max(1, round(share * len(groups))), left)
+            part.extend(position for group in shuffled[start:end] for position in group)
+            start = end
+        parts[0].extend(position for group in shuffled[start:] for position in group)
+    return [_ascending(part) for part in parts]

@@ -1,37 +1,18 @@
-"""`load_dataset`: any set by its name, as three disjoint splits in memory."""
+"""`load_dataset`: any data set by its name, as three disjoint splits in memory."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from turnwise.data.catalogue import entry
-from turnwise.data.dataset import Dataset, Examples
+from turnwise.data.dataset import Dataset, Examples, hold_out, sample_per_class, val_count
+from turnwise.data.readers import Source, find_reader
 from turnwise.data.readers.folders import PREFIX, read_folder
-from turnwise.data.readers.sources import READERS, Source
-from turnwise.data.resample import check_wishes, fit
-from turnwise.data.splits import cut, part_per_class, val_count
-from turnwise.data.storage import shelves
+from turnwise.data.storage import data_folders
+from turnwise.data.transforms import check_image_options, fit_images
 from turnwise.errors import InputError, require
 
-HELD_OUT = 5_000  # of the training pictures of MNIST, Fashion-MNIST and CIFAR-10, as published
-PART_SEED = 10  # of `fraction`, so that every training sees the same part
-
-
-def _with_val(
-    source: Source, name: str, official: bool, val_fraction: float | None, seed: int
-) -> tuple[dict[str, Examples], str]:
-    """The three splits, and how validation came about where we cut it."""
-    if official:
-        require(
-            val_fraction is None,
-            f"val_fraction = {val_fraction} does not apply to {name}, whose validation split is "
-            "fixed; leave it out.",
-        )
-        return source.splits, ""
-    whole = source.splits["train"]
-    held_out = val_count(len(whole), HELD_OUT, val_fraction)
-    train, val = cut(len(whole), held_out, seed)
-    splits = {"train": whole.take(train), "val": whole.take(val), "test": source.splits["test"]}
-    return splits, f"; {held_out:,} of train held out for validation by seed {seed}"
+HELD_OUT = 5_000  # of the training images of MNIST, Fashion-MNIST and CIFAR-10, as published
+FRACTION_SEED = 10  # of `fraction`, so that every training run sees the same part
 
 
 def load_dataset(  # noqa: PLR0913 - what a user may choose
@@ -46,68 +27,81 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
     crop: int | None = None,
     fraction: float = 1.0,
 ) -> Dataset:
-    """The data set `name` of the catalogue, or your own pictures as "folder:PATH".
+    """Load a data set of the catalogue, or your own images as "folder:PATH".
 
-    Files are looked for in `data_dir`, in $TURNWISE_DATA and in the user's cache, and else
-    downloaded into the cache.  Examples are first cropped to the central `crop` pixels, then
-    resampled to `image_size`; `channels` is 1 for luma or 3 to repeat grey.  `val_fraction` is the
-    share of the training pictures held out for validation, for sets without a validation split of
-    their own; `seed` chooses which.  Of the training pictures only `fraction` is kept, in every
-    class alike and always the same ones; validation and test stay whole.
+    Args:
+        name: the name in the catalogue, or "folder:PATH".
+        data_dir: the folder to search first; then follow $TURNWISE_DATA and the user's cache.
+        image_size: resample to squares of this many pixels, after `crop`.
+        channels: 1 converts colour to luma, 3 repeats grey.
+        val_fraction: the share of train to hold out for validation, for sets without an official
+            validation split.
+        seed: chooses which images are held out.
+        download: download missing files into the cache.
+        crop: keep only the central `crop` pixels.
+        fraction: the share of train to keep, equal in every class and the same in every call;
+            validation and test stay whole.
 
     >>> digits = load_dataset("digits")
     >>> len(digits.train), len(digits.val), len(digits.test), digits.channels, digits.image_size
     (4000, 500, 500, 1, 28)
     """
-    check_wishes(image_size, channels, crop)
+    check_image_options(image_size, channels, crop)
     require(seed >= 0, f"seed = {seed} must not be negative; try 0.")
     require(0 < fraction <= 1, f"fraction = {fraction} must be above 0 and at most 1; try 0.1.")
     if name.startswith(PREFIX):
-        own = _own_pictures(name, image_size, channels, val_fraction, seed, crop)
-        return _part(own, fraction)
+        if crop is not None:
+            raise InputError(
+                f"crop = {crop} does not apply to {name}; write image_size={crop}, which crops "
+                "each image to its central square and resamples it."
+            )
+        return _keep_fraction(read_folder(name, image_size, channels, val_fraction, seed), fraction)
     known = entry(name)
-    source = READERS[name](known, shelves(data_dir, download), image_size)
-    splits, how = _with_val(source, name, known.official_val, val_fraction, seed)
+    source = find_reader(known.reader)(known, data_folders(data_dir, download), image_size)
+    splits, note = _with_val(source, name, known.official_val, val_fraction, seed)
     rows = splits["train"].images.shape[2]
     if crop is not None and crop != rows:
-        how += f"; central {crop} pixels"
+        note += f"; central {crop} pixels"
     if image_size not in (None, crop or rows):
-        how += f"; resampled from {crop or rows} pixels"
+        note += f"; resampled from {crop or rows} pixels"
     fitted = {
-        split: Examples(fit(part.images, image_size, channels, crop), part.labels)
+        split: Examples(fit_images(part.images, image_size, channels, crop), part.labels)
         for split, part in splits.items()
     }
     loaded = Dataset(
         name=name,
         classes=known.classes,
         **fitted,
-        provenance=source.provenance + how,
+        provenance=source.provenance + note,
         licence=known.licence,
     )
-    assert loaded.image_size, "asking raises unless the pictures are square"
-    return _part(loaded, fraction)
+    assert loaded.image_size, "the property raises unless the images are square"
+    return _keep_fraction(loaded, fraction)
 
 
-def _part(whole: Dataset, fraction: float) -> Dataset:
-    """The data set with a part of its training pictures, which its provenance then says."""
+def _with_val(
+    source: Source, name: str, official: bool, val_fraction: float | None, seed: int
+) -> tuple[dict[str, Examples], str]:
+    """Return the three splits, and a note on how validation was held out."""
+    if official:
+        require(
+            val_fraction is None,
+            f"val_fraction = {val_fraction} does not apply to {name}, whose validation split is "
+            "fixed; leave it out.",
+        )
+        return source.splits, ""
+    whole = source.splits["train"]
+    held_out = val_count(len(whole), HELD_OUT, val_fraction)
+    train, val = hold_out(len(whole), held_out, seed)
+    splits = {"train": whole.take(train), "val": whole.take(val), "test": source.splits["test"]}
+    return splits, f"; {held_out:,} of train held out for validation by seed {seed}"
+
+
+def _keep_fraction(whole: Dataset, fraction: float) -> Dataset:
+    """Return the data set with a fraction of its training images, noted in its provenance."""
     if fraction == 1:
         return whole
-    train = whole.train.take(part_per_class(whole.train.labels, fraction, PART_SEED))
-    said = f"; {len(train):,} of {len(whole.train):,} training pictures, drawn by seed {PART_SEED}"
-    return replace(whole, train=train, provenance=whole.provenance + said)
-
-
-def _own_pictures(
-    name: str,
-    image_size: int | None,
-    channels: int | None,
-    val_fraction: float | None,
-    seed: int,
-    crop: int | None,
-) -> Dataset:
-    if crop is not None:
-        raise InputError(
-            f"crop = {crop} does not apply to {name}; write image_size={crop}, which crops each "
-            "picture to its central square and resamples it."
-        )
-    return read_folder(name, image_size, channels, val_fraction, seed)
+    train = whole.train.take(sample_per_class(whole.train.labels, fraction, FRACTION_SEED))
+    counts = f"{len(train):,} of {len(whole.train):,} training images"
+    note = f"; {counts}, drawn by seed {FRACTION_SEED}"
+    return replace(whole, train=train, provenance=whole.provenance + note)

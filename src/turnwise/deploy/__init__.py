@@ -1,1 +1,1 @@
-"""Models in production."""
+"""Models in production: the HTTP service."""

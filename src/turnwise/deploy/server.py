@@ -1,11 +1,11 @@
-"""A page on this machine where a person drops a picture and turns it while the model answers.
+"""The HTTP service behind `turnwise serve`: drop an image on a page, rotate it, see predictions.
 
-    GET  /                   the page; it loads nothing else
-    POST /answer?degrees=D   a picture as the body; what the model says, as JSON
+    GET  /                    the page; it loads nothing else
+    POST /predict?degrees=D   an image as the body; the reply is JSON (`ImageClassifier.predict`)
 
-Whatever comes in is distrusted: the caller must mean this server (Host, and Origin where a browser
-tells it), the body has a limit, a file is opened only if it is a picture of a bearable size, and no
-path leads to the disk.  The server keeps nothing of what it was sent.
+Requests are not trusted: the Host header must name this server, and the Origin header this page, if
+the browser sends one; the body has a limit; a file is decoded only if it is an image of acceptable
+size; no URL maps to a file.  The server stores nothing.
 """
 
 import base64
@@ -19,7 +19,6 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
@@ -34,14 +33,14 @@ from turnwise.data.batches import to_unit
 from turnwise.data.readers.image_files import FORMATS, KINDS
 from turnwise.errors import InputError, require
 from turnwise.geometry.warps import rotate_image
-from turnwise.models.registry import config_of
-from turnwise.reports.pages.page import Section, page
-from turnwise.reports.views import answers_to
+from turnwise.inference.loading import image_shape
+from turnwise.inference.predictor import Predictor
+from turnwise.reports.pages import Section, encode_png, page, read_assets
 
-LARGEST_FILE = 10_000_000  # bytes
-LARGEST_PICTURE = 16_000_000  # pixels: unpacked, resampled in double precision, 400 MB
-MOST_CLASSES = 10  # that are answered with, the likeliest
-PATIENCE = 20  # seconds that a caller may be silent
+MAX_BYTES = 10_000_000
+MAX_PIXELS = 16_000_000  # decoded and resampled in double precision, 400 MB
+MAX_CLASSES = 10  # in a reply, the most probable ones
+TIMEOUT = 20  # seconds without data from the client
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -52,159 +51,171 @@ HEADERS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Answerer:
-    """The model that answers, one question at a time."""
+class ImageClassifier:
+    """The model behind the service; it predicts one image at a time."""
 
     name: str
     model: nn.Module
     classes: tuple[str, ...]
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def answer(self, content: bytes, degrees: float) -> dict[str, Any]:
-        """What the model says to the picture in these bytes, turned; raises if there is none."""
-        options = config_of(self.model).options
+    def predict(self, content: bytes, degrees: float) -> dict[str, Any]:
+        """Classify the image in a file, rotated; raise if there is none.
+
+        The reply has the keys
+
+            model          the name of the model
+            prediction     the most probable class
+            classes        the most probable classes, at most `MAX_CLASSES`, in the model's order
+            probabilities  theirs
+            image          the rotated image in the model's size, a PNG file in base64
+            upright        the same before the rotation
+        """
+        channels, size = image_shape(self.model)
+        if channels is None or size is None:
+            raise InputError("the model does not say which images it takes.")
         with self.lock:
-            upright = open_image(content, options["image_size"], options["in_chans"])
-            turned = rotate_image(to_unit(upright[None]), degrees)
-            (said,) = answers_to(self.model, turned).tolist()
-        seen = (255 * turned[0]).round().to(torch.uint8)
-        likely = sorted(range(len(said)), key=said.__getitem__)[-MOST_CLASSES:]
+            upright = open_image(content, size, channels)
+            rotated = rotate_image(to_unit(upright[None]), degrees)
+            (probabilities,) = Predictor(self.model).probabilities(rotated).tolist()
+        ranked = sorted(range(len(probabilities)), key=probabilities.__getitem__)
+        shown = sorted(ranked[-MAX_CLASSES:])
         return {
             "model": self.name,
-            "classes": [self.classes[c] for c in sorted(likely)],
-            "probabilities": [said[c] for c in sorted(likely)],
-            "seen": _png(seen),
-            "upright": _png(upright),
+            "prediction": self.classes[ranked[-1]],
+            "classes": [self.classes[c] for c in shown],
+            "probabilities": [probabilities[c] for c in shown],
+            "image": _base64_png((255 * rotated[0]).round().to(torch.uint8)),
+            "upright": _base64_png(upright),
         }
 
 
 def open_image(
     content: bytes, image_size: int, channels: int
 ) -> UInt8[Tensor, "channels image_size image_size"]:
-    """The bytes as a picture for the model; whatever is no picture, or too large, is refused."""
+    """Decode an image for the model; raise if it is none, or too large."""
     require(bool(content), f"the file is empty; choose a {KINDS}.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                pixels = image.size[0] * image.size[1]  # as the header says: nothing is unpacked
-    except Exception as error:  # a parser fed with anything may raise anything
+                pixels = image.size[0] * image.size[1]  # from the header: nothing is decoded
+    except Exception as error:  # a parser may raise anything on such input
         raise InputError(f"the file is not a picture; choose a {KINDS}.") from error
     require(
-        pixels <= LARGEST_PICTURE,
-        f"the picture has {pixels:,} pixels, and {LARGEST_PICTURE:,} is the limit; shrink it.",
+        pixels <= MAX_PIXELS,
+        f"the picture has {pixels:,} pixels, and {MAX_PIXELS:,} is the limit; shrink it.",
     )
     with tempfile.TemporaryDirectory(prefix="turnwise-") as folder:
-        path = Path(folder) / "picture"
+        path = Path(folder) / "image"
         path.write_bytes(content)
         try:
             return read_image(path, image_size, channels)
         except InputError as error:
-            raise InputError(str(error).replace(str(path), "you sent")) from error
+            raise InputError(str(error).replace(str(path), "the file")) from error
         except Exception as error:
-            raise InputError("the picture cannot be read; save it anew as PNG.") from error
+            raise InputError("the picture cannot be read; save it again as PNG.") from error
 
 
-def serve_page(answerer: Answerer) -> str:
-    """The page that a browser is given."""
-    folder = files("turnwise.reports.pages")
-    script = "\n".join(
-        folder.joinpath(name).read_text("utf-8") for name in ("voices.js", "serve.js")
-    )
-    quarters = "".join(
+def serve_page(classifier: ImageClassifier) -> str:
+    """Return the page of the service."""
+    buttons = "".join(
         f'<button type="button" data-degrees="{d}">{d}°</button>' for d in (0, 90, 180, 270)
     )
     html = f"""<div class="explorer">
 <div>
-<div class="drop" id="serve-drop" data-largest="{LARGEST_FILE}">
+<div class="drop" id="serve-drop" data-max-bytes="{MAX_BYTES}">
 <p><label for="serve-file">Drop a picture here, or choose one:</label></p>
 <input type="file" id="serve-file"
 accept="image/png,image/jpeg,image/tiff,image/bmp,image/webp"></div>
-<p><label for="serve-angle">turn it</label><br>
+<p><label for="serve-angle">angle</label><br>
 <input type="range" id="serve-angle" min="0" max="359" step="1" value="0" disabled></p>
-<div class="choice" role="group" aria-label="quarter turns">{quarters}</div>
-<p id="serve-told" role="status">No picture yet.</p>
-<img class="seen" id="serve-seen" alt="the picture as the model sees it">
+<div class="choice" role="group" aria-label="rotations by 90°">{buttons}</div>
+<p id="serve-status" role="status">No picture yet.</p>
+<img class="rotated" id="serve-image" alt="the rotated picture in the model's size">
 </div>
-<div class="voices"><div class="voice" id="serve-voice"></div></div>
+<div class="models"><div class="model" id="serve-model"></div></div>
 </div>
 <noscript><p>This page needs JavaScript.</p></noscript>"""
-    told = (
+    summary = (
         "The picture is cropped to its central square and resampled to the model's size. "
         "It stays on this machine."
     )
-    sections = [Section("Turn your picture", html)]
     return page(
-        f"Turnwise: {answerer.name}", sections, summary=told, script=script, asks_server=True
+        f"Turnwise: {classifier.name}",
+        [Section("Rotate your picture", html)],
+        summary=summary,
+        script=read_assets("predictions.js", "serve.js"),
+        calls_server=True,
     )
 
 
 class ImageHandler(BaseHTTPRequestHandler):
-    """One request; everything but the two above is an error, in JSON."""
+    """One request; everything but the two above gets an error in JSON."""
 
-    timeout = PATIENCE
+    timeout = TIMEOUT
     server_version, sys_version = "turnwise", ""
     server: "ImageServer"
 
     def do_GET(self) -> None:
-        if not self._is_meant():
+        if not self._is_addressed_here():
             return
         if self.path == "/":
             self._reply(200, self.server.content, "text/html; charset=utf-8")
-        elif self._address().path == "/answer":
-            self._refuse(405, "ask with POST and a picture.", Allow="POST")
+        elif self._url().path == "/predict":
+            self._refuse(405, "send an image with POST.", Allow="POST")
         elif self.path == "/favicon.ico":
             self._reply(204, b"", "image/x-icon")
         else:
-            self._refuse(404, "there is nothing here but / and /answer.")
+            self._refuse(404, "there is nothing here but / and /predict.")
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_POST(self) -> None:
-        if not self._is_meant():
+        if not self._is_addressed_here():
             return
-        address = self._address()
-        if address.path != "/answer":
-            self._refuse(405 if address.path == "/" else 404, "pictures go to /answer.")
+        url = self._url()
+        if url.path != "/predict":
+            self._refuse(405 if url.path == "/" else 404, "send images to /predict.")
             return
         try:
-            degrees = _degrees(parse_qs(address.query))
+            degrees = _degrees(parse_qs(url.query))
             body = self._body()
             if body is not None:
-                answer = self.server.answerer.answer(body, degrees)
-                self._reply(200, json.dumps(answer).encode(), "application/json")
+                reply = self.server.classifier.predict(body, degrees)
+                self._reply(200, json.dumps(reply).encode(), "application/json")
         except InputError as error:
             self._refuse(422, str(error))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library refuses: methods without a do_METHOD, and what is no HTTP."""
+        """Reply to what the library refuses: methods without a do_METHOD, and invalid HTTP."""
         if code == 501:
-            self._refuse(405, "only GET and POST are understood.", Allow="GET, POST")
+            self._refuse(405, "only GET and POST are supported.", Allow="GET, POST")
         else:
-            self._refuse(code, "the request cannot be understood.")
+            self._refuse(code, "the request is not valid HTTP.")
 
-    def _address(self) -> SplitResult:
-        """The parts of what was asked for; of what is no address, none."""
+    def _url(self) -> SplitResult:
+        """Return the parts of the requested URL, empty if it is invalid."""
         try:
             return urlsplit(self.path)
         except ValueError:
             return urlsplit("")
 
-    def _is_meant(self) -> bool:
-        """Whether this server was asked by its own name, and by its own page.
+    def _is_addressed_here(self) -> bool:
+        """Reply 403 and return False unless the request names this server and is of its own page.
 
-        Other pages in the same browser may send requests here, and names of the net may be
-        made to point here.
+        Other pages in the same browser may send requests here, and a foreign host name may resolve
+        to this address.
         """
         bound = self.server.port
         hosts = (self.server.host, "127.0.0.1", "localhost")
         names = {f"{name}:{bound}" for name in hosts} | set(hosts if bound == 80 else ())
         origin = self.headers.get("Origin")
         if self.headers.get("Host") not in names:
-            self._refuse(403, "this server is not known by that name.")
+            self._refuse(403, "this server has another name.")
         elif origin is not None and origin not in {f"http://{name}" for name in names}:
-            self._refuse(403, "other pages may not ask this server.")
+            self._refuse(403, "requests from other pages are refused.")
         else:
             return True
         return False
@@ -212,10 +223,10 @@ class ImageHandler(BaseHTTPRequestHandler):
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
-            self._refuse(411, "say how long the picture is (Content-Length).")
+            self._refuse(411, "the request must state its Content-Length.")
             return None
-        if len(length) > 12 or int(length) > LARGEST_FILE:
-            self._refuse(413, f"the file is larger than {LARGEST_FILE:,} bytes.")
+        if len(length) > 12 or int(length) > MAX_BYTES:
+            self._refuse(413, f"the file is larger than {MAX_BYTES:,} bytes.")
             return None
         return self.rfile.read(int(length))
 
@@ -229,25 +240,25 @@ class ImageHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _refuse(self, status: int, message: str, **more: str) -> None:
-        """Say why, and hang up: what else was sent is not read."""
+        """Reply with the reason and close the connection; the rest of the request is not read."""
         self.close_connection = True
         body = json.dumps({"error": message}).encode()
         self._reply(status, body, "application/json", Connection="close", **more)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Pictures are private, and so is the terminal."""
+        """Log nothing: images are private."""
 
 
 class ImageServer(ThreadingHTTPServer):
-    """Bound to its address, and waiting for `serve_forever`; port 0 takes any that is free."""
+    """The service, bound to its address; port 0 takes a free one.  `serve_forever` starts it."""
 
-    daemon_threads = False  # one that still runs while Python ends can take it down (SIGABRT)
+    daemon_threads = False  # one that still runs while Python exits can crash it (SIGABRT)
 
-    def __init__(self, answerer: Answerer, host: str, port: int) -> None:
-        self.answerer, self.host = answerer, host
-        self.callers: set[socket.socket] = set()
+    def __init__(self, classifier: ImageClassifier, host: str, port: int) -> None:
+        self.classifier, self.host = classifier, host
+        self.clients: set[socket.socket] = set()
         self.interrupted = False
-        self.content = serve_page(answerer).encode()
+        self.content = serve_page(classifier).encode()
         super().__init__((host, port), ImageHandler)
 
     @property
@@ -255,7 +266,7 @@ class ImageServer(ThreadingHTTPServer):
         return int(self.server_address[1])
 
     def interrupt(self, *_: Any) -> None:
-        """End `serve_forever` before its next caller: no thread is left half started."""
+        """End `serve_forever` before its next request, so that no thread is half started."""
         self.interrupted = True
 
     def service_actions(self) -> None:
@@ -263,22 +274,22 @@ class ImageServer(ThreadingHTTPServer):
             raise KeyboardInterrupt
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self.callers.add(request)
+        self.clients.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        self.callers.discard(request)
+        self.clients.discard(request)
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Hang up on every caller, silent ones too, and wait until their threads have ended."""
-        for caller in tuple(self.callers):
+        """Close every connection, idle ones too, and wait until their threads have ended."""
+        for client in tuple(self.clients):
             with suppress(OSError):
-                caller.shutdown(socket.SHUT_RDWR)
+                client.shutdown(socket.SHUT_RDWR)
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller who hangs up in the middle is no news."""
+        """Ignore clients that disconnect in the middle of a request."""
 
 
 def _degrees(query: dict[str, list[str]]) -> float:
@@ -290,8 +301,5 @@ def _degrees(query: dict[str, list[str]]) -> float:
     return degrees % 360
 
 
-def _png(image: UInt8[Tensor, "channel row col"]) -> str:
-    colours = image.movedim(0, -1).cpu().numpy()
-    encoded = io.BytesIO()
-    Image.fromarray(colours[..., 0] if colours.shape[-1] == 1 else colours).save(encoded, "PNG")
-    return base64.b64encode(encoded.getvalue()).decode()
+def _base64_png(image: UInt8[Tensor, "channel row col"]) -> str:
+    return base64.b64encode(encode_png(image)).decode()

@@ -1,8 +1,15 @@
-"""The full examination of a classifier: scores, per class, over angles, over the group."""
+"""Evaluate classifiers and runs on a test split, and write a table of runs.
 
-import hashlib
-import json
-from dataclasses import asdict
+Paper:    the program of Horn et al. 2021 writes such a table, `test_recursive`.
+Departs:  a single run is a table of one row, not of two columns.  A run that cannot be tested has a
+          row with the reason; theirs is skipped.  Intervals and rotated tests are added.  The loss
+          on the test split is left out, because we do not measure it.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +19,12 @@ from torch import nn
 from turnwise.data import Dataset, Examples
 from turnwise.errors import InputError, require
 from turnwise.evaluation.metrics import (
+    Interval,
     classification_scores,
     per_class_scores,
     scores_by_view,
 )
-from turnwise.evaluation.rotations import (
+from turnwise.evaluation.transformations import (
     accuracy_by_view,
     agreement,
     by_angle,
@@ -24,20 +32,17 @@ from turnwise.evaluation.rotations import (
     predict_over_angles,
     predict_over_group,
 )
-from turnwise.files import write_json
+from turnwise.files import write_atomic
 from turnwise.groups import PlanarGroup
-from turnwise.models import load
-from turnwise.models.storage import WEIGHTS
-from turnwise.runs.train import load_run_data
-from turnwise.training.recipe import Recipe, read_recipe
+from turnwise.inference.predictor import Predictor
+from turnwise.runs.run import Run, load_recipe_data
 
-RESULT = "test.json"
-FIGURES = {"times_examined", "scores", "classes", "angles", "orbit_agreement", "turn_agreement"}
+Row = dict[str, Any]  # of the table of runs
 
 
 def evaluate(
     model: nn.Module,
-    pictures: Examples,
+    examples: Examples,
     classes: tuple[str, ...],
     group: PlanarGroup,
     *,
@@ -45,67 +50,57 @@ def evaluate(
     batch_size: int = 256,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """All figures as plain values, ready for JSON.
+    """Return all figures as plain values, ready for JSON.
 
     scores                upright: accuracy, balanced accuracy, macro F1, AUC, with 95 % intervals
     classes               count, recall, precision and F1 of each class
-    angles                accuracy at each of `angles` equal steps of a full turn
-    orbit_scores          each score over the exact elements of the group: its mean and its least
-    orbit_agreement       share of pictures with one answer over the exact elements of the group
-    turn_agreement        share of pictures with one answer over all the angles
+    angles                accuracy at each of `angles` equal steps over 360°
+    orbit_scores          each score over the exact elements of the group: mean and minimum
+    orbit_agreement       share of images with one prediction over the exact group elements
+    rotation_agreement    share of images with one prediction over all the angles
     """
-    degrees = equal_angles(angles)
-    moved = predict_over_group(model, group, pictures, batch_size=batch_size)
-    turned = predict_over_angles(
-        model, pictures, degrees,
-        batch_size=batch_size, progress=progress, known=by_angle(group, moved),
-    )  # fmt: skip
-    scores = classification_scores(turned[0], pictures.labels, resamples=1000)
+    predictor, degrees = Predictor(model, batch_size=batch_size), equal_angles(angles)
+    images, labels = examples.images, examples.labels
+    over_group = predict_over_group(predictor, group, images)
+    known = by_angle(group, over_group)
+    rotated = predict_over_angles(predictor, images, degrees, known=known, progress=progress)
+    scores = classification_scores(rotated[0], labels, resamples=1000)
     return {
-        "pictures": len(pictures),
+        "images": len(examples),
         "group": group.name,
         "scores": {name: asdict(interval) for name, interval in scores.items()},
-        "classes": [asdict(s) for s in per_class_scores(turned[0], pictures.labels, classes)],
-        "angles": {
-            "degrees": degrees,
-            "accuracy": accuracy_by_view(turned, pictures.labels),
-        },
-        "orbit_accuracy": accuracy_by_view(moved, pictures.labels),
-        "orbit_scores": scores_by_view(moved, pictures.labels),
-        "orbit_agreement": agreement(moved),
-        "turn_agreement": agreement(turned),
+        "classes": [asdict(s) for s in per_class_scores(rotated[0], labels, classes)],
+        "angles": {"degrees": degrees, "accuracy": accuracy_by_view(rotated, labels)},
+        "orbit_accuracy": accuracy_by_view(over_group, labels),
+        "orbit_scores": scores_by_view(over_group, labels),
+        "orbit_agreement": agreement(over_group),
+        "rotation_agreement": agreement(rotated),
     }
 
 
 def evaluate_run(
-    run: str | Path,
+    run: str | Path | Run,
+    data: str | None = None,
     *,
     data_dir: str | Path | None = None,
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Examine a run's best weights on its test split and keep the figures in the run folder.
+    """Evaluate a run's best weights on its test split, or on that of the data set `data`.
 
-    The group is the recipe's: a plain model is held against the same symmetry as its twin.
-    `times_evaluated` counts how often the test split was looked at; for a claim it must be 1.
+    The figures are stored in the run folder.  The group is the recipe's: a plain model is measured
+    against the same symmetry as an equivariant one.  `times_evaluated` counts how often the test
+    split was used; for a claim it must be 1.
     """
-    recipe, looks = read_recipe(Path(run) / "recipe.yaml"), times_evaluated(run)
-    model = load(run).to(device)
-    dataset = load_run_data(Path(run), recipe, data_dir)
-    return evaluate_and_store(model, recipe, dataset, Path(run), looks, progress=progress)
-
-
-def evaluate_and_store(
-    model: nn.Module,
-    recipe: Recipe,
-    dataset: Dataset,
-    folder: Path,
-    looks: int,
-    *,
-    progress: bool = False,
-    **more: Any,
-) -> dict[str, Any]:
-    """Examine as the recipe says, after so many `looks`; figures and `more` go to `folder`."""
+    run = Run(run)
+    recipe, times = run.recipe, run.times_evaluated(data)
+    model = run.model().to(device)
+    if data is None:
+        dataset, trained_on = run.dataset(data_dir), {}
+    else:
+        other = replace(recipe, data=replace(recipe.data, name=data))
+        dataset = load_recipe_data(other, data_dir)
+        trained_on = {"trained_on": require_no_leakage(run, dataset)}
     figures = evaluate(
         model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
         angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
@@ -115,48 +110,108 @@ def evaluate_and_store(
         "model": recipe.model.name,
         "data": dataset.name,
         "provenance": dataset.provenance,
-        **more,
-        "times_examined": looks + 1,
-        "weights_sha256": weights_of(folder),
+        **trained_on,
+        "times_evaluated": times + 1,
+        "weights_sha256": run.weights_hash,
         **figures,
     }
-    write_json(folder / RESULT, result)
+    run.write_evaluation(result, data)
     return result
 
 
-def times_evaluated(folder: str | Path) -> int:
-    """How often the test split was looked at; to be asked before it is looked at again."""
-    before = _kept(folder)
-    return before["times_examined"] if before else 0
+def require_no_leakage(run: Run, dataset: Dataset) -> str:
+    """Raise unless the test images of another data set cannot be training images of the run.
 
-
-def read_evaluation(folder: str | Path) -> dict[str, Any] | None:
-    """The figures that an earlier examination kept, if there was one, and of these weights.
-
-    A run that was resumed since has others; how often the split was looked at is still known.
+    The other set must have the run's own training and validation images, as `mnist_rotated` has
+    those of `mnist`.  Rotated MNIST is refused for a run on MNIST, because its test digits are in
+    part MNIST's training digits.  Returns the name of the data set that the run was trained on.
     """
-    kept = _kept(folder)
-    tested = kept.get("weights_sha256") if kept else None
-    return kept if tested is None or tested == weights_of(folder) else None
+    name, classes, digests = run.trained_on()
+    require(
+        classes == list(dataset.classes),
+        f"{dataset.name} has the classes {', '.join(dataset.classes)}, which are not those of "
+        f"{name}, which {run.path} was trained on.",
+    )
+    found = dataset.digests()
+    require(
+        all(digests[split] == found[split] for split in ("train", "val")),
+        f"the training images of {dataset.name} are not those of {name}, which {run.path} was "
+        "trained on, so they could be among its test images; test it on a set that shares them, as "
+        "mnist_rotated shares those of mnist, or train on the other set.",
+    )
+    require(
+        digests["test"] != found["test"],
+        f"{dataset.name} has the test images of {run.path} itself; leave the data set out.",
+    )
+    return name
 
 
-def weights_of(folder: str | Path) -> str | None:
-    """The hash of the weights of the run that `folder` is, or belongs to."""
-    for run in (Path(folder), *Path(folder).parents[:2]):
-        weights = run / "model" / WEIGHTS
-        if weights.is_file():
-            return hashlib.sha256(weights.read_bytes()).hexdigest()
-    return None
+def run_row(run: Run, result: Mapping[str, Any]) -> Row:
+    """Return the run's recipe, its size, and its figures; `result` is its evaluation."""
+    return {
+        "run_dir": str(run.path),
+        **_flat(run.recipe.plain()),
+        "n_parameters": sum(weight.numel() for weight in run.model().parameters()),
+        **_selected(run),
+        **_tested(run, result),
+        "reason": "",
+    }
 
 
-def _kept(folder: str | Path) -> dict[str, Any] | None:
-    path = Path(folder) / RESULT
-    if not path.is_file():
-        return None
+def failed_row(run: Run, reason: str) -> Row:
+    """Return the row of a run that could not be tested."""
+    return {"run_dir": str(run.path), "reason": reason}
+
+
+def write_run_table(rows: Sequence[Row], path: str | Path) -> None:
+    """Write a CSV file with every column that any row has; missing values are empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row if key != "reason"))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*columns, "reason"], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomic(Path(path), text.getvalue().encode())
+
+
+def _tested(run: Run, result: Mapping[str, Any]) -> Row:
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}); remove it to test again.") from error
-    whole = isinstance(kept, dict) and kept.keys() >= FIGURES
-    require(whole, f"{path} is damaged (it lacks figures); remove it to test again.")
-    return dict(kept)
+        rotated = [float(share) for share in result["angles"]["accuracy"]]
+        accuracy = Interval.from_plain(result["scores"]["accuracy"])
+        return {
+            "test_data": result["data"],
+            "test_accuracy": accuracy.value,
+            "test_accuracy_low": accuracy.low,
+            "test_accuracy_high": accuracy.high,
+            "test_accuracy_worst_angle": min(rotated),
+            "test_accuracy_mean_angle": sum(rotated) / len(rotated),
+            "test_orbit_agreement": result["orbit_agreement"],
+            "times_evaluated": result["times_evaluated"],
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{run.evaluation_file()} is damaged; remove it to test again.") from error
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Row:
+    """Return {"model": {"name": …}} as {"model.name": …}."""
+    flat: Row = {}
+    for key, value in values.items():
+        inner = isinstance(value, Mapping)
+        flat |= _flat(value, f"{before}{key}.") if inner else {f"{before}{key}": value}
+    return flat
+
+
+def _selected(run: Run) -> Row:
+    """Return the validation figures of the selected epoch; none for what was not trained."""
+    if not run.has_metrics:
+        return {}
+    epochs = run.metrics
+    try:
+        best = max(epochs, key=lambda epoch: epoch["val_accuracy"])
+        return {
+            "epochs": len(epochs),
+            "best_epoch": int(best["epoch"]),
+            "val_loss": best["val_loss"],
+            "val_accuracy": best["val_accuracy"],
+        }
+    except (ValueError, KeyError) as error:
+        raise InputError(f"the metrics of {run.path} do not show the selected epoch.") from error

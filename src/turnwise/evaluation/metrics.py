@@ -1,10 +1,10 @@
-"""How good the answers of a classifier are, and how sure we may be of it.
+"""Metrics of a classifier, with confidence intervals.
 
-Point values are torchmetrics'.  Intervals are bootstrap percentiles: the test pictures are drawn
-anew, with replacement, and the score of each draw is computed.  Accuracy, balanced accuracy and F1
-depend on the confusion matrix alone, and drawing pictures draws its cells multinomially; so we draw
-the cells, which is exact and takes no time.  For the AUC the pictures themselves are drawn, and
-each draw is a weighted rank statistic of the one sorted list.
+Point values come from torchmetrics.  Intervals are bootstrap percentiles: the test images are
+resampled with replacement, and each resample is scored.  Accuracy, balanced accuracy and F1 depend
+only on the confusion matrix, whose cells are multinomial under resampling; so we draw the cells,
+which is exact and fast.  For the AUC the images themselves are drawn, and each draw is a weighted
+rank statistic of one sorted list.
 """
 
 import math
@@ -19,23 +19,23 @@ from torch import Tensor
 
 from turnwise.errors import require
 
-Probabilities = Float[Tensor, "picture class"]
-Labels = Int64[Tensor, " picture"]
+Probabilities = Float[Tensor, "image class"]
+Labels = Int64[Tensor, " image"]
 Draws = Float64[Tensor, "score draw"]
 ENTRIES_AT_ONCE = 1 << 20  # draws are made in chunks of about this many numbers, to bound memory
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A score and its confidence interval; all three are NaN where the score is undefined."""
+    """A score and its confidence interval; all three are NaN if the score is undefined."""
 
     value: float
     low: float
     high: float
 
     @classmethod
-    def kept(cls, plain: Mapping[str, float | str]) -> "Interval":
-        """From what JSON keeps, where NaN is the word "nan"."""
+    def from_plain(cls, plain: Mapping[str, float | str]) -> "Interval":
+        """Return the interval stored in JSON, where NaN is the string "nan"."""
         return cls(*(float(plain[key]) for key in ("value", "low", "high")))
 
 
@@ -58,12 +58,12 @@ def classification_scores(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """accuracy, balanced_accuracy, macro_f1 and auc, each with its interval of the given level.
+    """Return accuracy, balanced_accuracy, macro_f1 and auc, each with its confidence interval.
 
-    Balanced accuracy is the mean recall of the classes that occur among the labels; F1 is averaged
+    Balanced accuracy is the mean recall of the classes that occur among the labels.  F1 is averaged
     over the classes that occur among labels or predictions.  The AUC is one class against the
-    rest, averaged over the classes that occur (for two classes: the second against the first);
-    with labels of one class alone it is undefined.
+    rest, averaged over the classes that occur (for two classes: the second against the first); it
+    is undefined if all labels are of one class.
     """
     require(0 < level < 1, f"level = {level} must lie between 0 and 1; try 0.95.")
     require(resamples >= 1, f"resamples = {resamples} must be positive; try 1000.")
@@ -84,9 +84,9 @@ def classification_scores(
 
 
 def scores_by_view(
-    probabilities: Float[Tensor, "view picture class"], labels: Labels
+    probabilities: Float[Tensor, "view image class"], labels: Labels
 ) -> dict[str, dict[str, float]]:
-    """The mean and the least of each score over several views of the same pictures."""
+    """Return the mean and the minimum of each score over several views of the same images."""
     values = [_point_values(*_checked(view, labels)) for view in probabilities]
     of = {name: [value[name] for value in values] for name in values[0]}
     return {name: {"mean": sum(v) / len(v), "least": min(v)} for name, v in of.items()}
@@ -95,7 +95,7 @@ def scores_by_view(
 def per_class_scores(
     probabilities: Probabilities, labels: Labels, classes: Sequence[str]
 ) -> list[ClassScore]:
-    """Recall, precision and F1 of every class, in the order of `classes`."""
+    """Return recall, precision and F1 of every class, in the order of `classes`."""
     confusion = confusion_matrix(probabilities, labels, len(classes)).double()
     right, label, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     recall, precision, f1 = right / label, right / predicted, 2 * right / (label + predicted)
@@ -106,21 +106,21 @@ def per_class_scores(
 def confusion_matrix(
     probabilities: Probabilities, labels: Labels, classes: int
 ) -> Int64[Tensor, "label predicted"]:
-    """How many pictures of each label got each answer."""
+    """Return how many images of each label were predicted as each class."""
     probabilities, labels = _checked(probabilities, labels)
     require(
         probabilities.shape[1] == classes,
         f"the probabilities are of {probabilities.shape[1]} classes and {classes} classes are "
-        "named; name as many classes as the model answers with.",
+        "named; name as many classes as the model has.",
     )
     cells = labels * classes + probabilities.argmax(1)
     return torch.bincount(cells, minlength=classes**2).view(classes, classes)
 
 
 def _checked(probabilities: Probabilities, labels: Labels) -> tuple[Probabilities, Labels]:
-    """Both on the CPU, in at least single precision, if they are what they claim to be."""
-    pictures, classes = probabilities.shape
-    require(pictures > 0, "there are no pictures to score; give at least one.")
+    """Check both; return them on the CPU, the probabilities in at least float32."""
+    images, classes = probabilities.shape
+    require(images > 0, "there are no images to score; give at least one.")
     inside = bool(((probabilities >= -1e-5) & (probabilities <= 1 + 1e-5)).all())  # no for NaN
     require(inside, "probabilities must lie between 0 and 1; apply softmax, and look for NaN.")
     require(
@@ -134,7 +134,7 @@ def _checked(probabilities: Probabilities, labels: Labels) -> tuple[Probabilitie
 
 def _point_values(probabilities: Probabilities, labels: Labels) -> dict[str, float]:
     predicted = probabilities.argmax(1)
-    classes = max(2, probabilities.shape[1])  # torchmetrics knows no fewer
+    classes = max(2, probabilities.shape[1])  # torchmetrics needs two
     present = torch.bincount(labels, minlength=classes) > 0
     recall = scores.multiclass_recall(predicted, labels, classes, average="none")
     f1 = scores.multiclass_f1_score(predicted, labels, classes, average="macro")
@@ -152,7 +152,7 @@ def _point_values(probabilities: Probabilities, labels: Labels) -> dict[str, flo
 
 
 def _ranked_classes(probabilities: Probabilities, labels: Labels) -> list[int]:
-    """The classes whose probability ranks the pictures: those with both sides among the labels."""
+    """Return the classes with an AUC: those that some images have and others have not."""
     classes = probabilities.shape[1]
     counts = torch.bincount(labels, minlength=classes).tolist()
     both = [c for c in range(classes) if 0 < counts[c] < len(labels)]
@@ -162,9 +162,9 @@ def _ranked_classes(probabilities: Probabilities, labels: Labels) -> list[int]:
 def _confusion_draws(
     confusion: Int64[Tensor, "label predicted"], resamples: int, random: np.random.Generator
 ) -> Draws:
-    """Accuracy, balanced accuracy and macro F1 of each draw of all pictures."""
+    """Return accuracy, balanced accuracy and macro F1 of each resample."""
     label, predicted = confusion.nonzero(as_tuple=True)
-    counts, classes, pictures = confusion[label, predicted], len(confusion), int(confusion.sum())
+    counts, classes, images = confusion[label, predicted], len(confusion), int(confusion.sum())
 
     def by_class(
         cells: Float64[Tensor, "draw cell"], class_of_cell: Int64[Tensor, " cell"]
@@ -172,12 +172,12 @@ def _confusion_draws(
         return cells.new_zeros(len(cells), classes).index_add_(1, class_of_cell, cells)
 
     def scores_of(draws: int) -> Draws:
-        drawn = random.multinomial(pictures, (counts.double() / pictures).numpy(), size=draws)
+        drawn = random.multinomial(images, (counts.double() / images).numpy(), size=draws)
         cells = torch.from_numpy(drawn).double()  # (draw, cell)
         right = by_class(cells * (label == predicted), label)
         recall = right / by_class(cells, label)  # 0/0 is NaN, and left out of the mean
         f1 = 2 * right / (by_class(cells, label) + by_class(cells, predicted))
-        return torch.stack([right.sum(1) / pictures, recall.nanmean(1), f1.nanmean(1)])
+        return torch.stack([right.sum(1) / images, recall.nanmean(1), f1.nanmean(1)])
 
     return _in_chunks(scores_of, resamples, max(len(counts), classes))
 
@@ -185,27 +185,27 @@ def _confusion_draws(
 def _auc_draws(
     probabilities: Probabilities, labels: Labels, resamples: int, generator: torch.Generator
 ) -> Draws:
-    """The AUC of each draw, averaged over the classes that have both sides in it."""
-    pictures = len(labels)
+    """Return the AUC of each resample, averaged over the classes that have one in it."""
+    images = len(labels)
     rankings = [
         _ranking(probabilities[:, c], labels == c) for c in _ranked_classes(probabilities, labels)
     ]
 
     def scores_of(draws: int) -> Draws:
-        chosen = torch.randint(pictures, (draws, pictures), generator=generator)
-        chosen += pictures * torch.arange(draws)[:, None]
-        counts = torch.bincount(chosen.flatten(), minlength=draws * pictures)
-        weights = counts.view(draws, pictures).double()
+        chosen = torch.randint(images, (draws, images), generator=generator)
+        chosen += images * torch.arange(draws)[:, None]
+        counts = torch.bincount(chosen.flatten(), minlength=draws * images)
+        weights = counts.view(draws, images).double()
         areas = [_weighted_auc(weights, ranking) for ranking in rankings]
         undefined = weights.new_full((1, draws), torch.nan)
         return torch.cat([undefined, *(area[None] for area in areas)]).nanmean(0, keepdim=True)
 
-    return _in_chunks(scores_of, resamples, pictures)
+    return _in_chunks(scores_of, resamples, images)
 
 
 @dataclass(frozen=True)
 class _Ranking:
-    """One class against the rest, sorted once for all draws."""
+    """One class against the rest, sorted once for all resamples."""
 
     positives: Int64[Tensor, " positive"]
     negatives: Int64[Tensor, " negative"]  # by rising probability
@@ -213,7 +213,7 @@ class _Ranking:
     not_above: Int64[Tensor, " positive"]  # the same, ties included
 
 
-def _ranking(values: Float[Tensor, " picture"], positive: Bool[Tensor, " picture"]) -> _Ranking:
+def _ranking(values: Float[Tensor, " image"], positive: Bool[Tensor, " image"]) -> _Ranking:
     positives, negatives = positive.nonzero()[:, 0], (~positive).nonzero()[:, 0]
     rising, order = values[negatives].sort()
     wanted = values[positives]
@@ -223,9 +223,9 @@ def _ranking(values: Float[Tensor, " picture"], positive: Bool[Tensor, " picture
 
 
 def _weighted_auc(
-    weights: Float64[Tensor, "draw picture"], ranking: _Ranking
+    weights: Float64[Tensor, "draw image"], ranking: _Ranking
 ) -> Float64[Tensor, " draw"]:
-    """The share of pairs (positive, negative) in the right order, a tie counting half."""
+    """Return the share of pairs (positive, negative) in the right order; a tie counts half."""
     positive, negative = weights[:, ranking.positives], weights[:, ranking.negatives]
     passed = torch.nn.functional.pad(negative.cumsum(1), (1, 0))  # weight of the first n negatives
     pairs = positive * (passed[:, ranking.below] + passed[:, ranking.not_above]) / 2
@@ -233,7 +233,7 @@ def _weighted_auc(
 
 
 def _in_chunks(scores_of: Callable[[int], Draws], resamples: int, entries: int) -> Draws:
-    """`scores_of` for all resamples, a few at a time; one draw holds `entries` numbers."""
+    """Return `scores_of` for all resamples, in chunks; one draw holds `entries` numbers."""
     most = max(1, ENTRIES_AT_ONCE // entries)
     sizes = [most] * (resamples // most) + [resamples % most] * (resamples % most > 0)
     return torch.cat([scores_of(size) for size in sizes], dim=1)

@@ -1,9 +1,8 @@
-"""What a model answers when the object moves and nothing else does.
+"""Evaluate a classifier on shifted images.
 
-A picture qualifies when it can be moved without losing a pixel: with `min_shift` + 1 blank columns
-(or rows) on both sides, of the chosen classes.  Moving it then is the same with zeros coming in as
-with what went out coming in on the other side.  Examples with a background do not qualify; with
-`circular` they all do, and are moved round.
+An image qualifies if it can be shifted without losing a pixel: it has `min_shift` + 1 blank columns
+(or rows) on both sides.  Then a shift that fills with zeros and a circular shift are the same.
+Images with a background do not qualify; with `circular` all do, and are shifted circularly.
 
 Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attention": one class,
           along the rows; accuracy and loss at each shift.  The other axis, all classes, agreement
@@ -14,6 +13,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,21 +23,23 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from turnwise.data import Examples
-from turnwise.data.batches import EvaluationBatches
 from turnwise.errors import InputError, require, require_known
-from turnwise.evaluation.rotations import device_of
 from turnwise.files import write_atomic
-from turnwise.inference.precision import full_precision
+from turnwise.inference.predictor import Predictor
 
 AXES = {"horizontal": -1, "vertical": -2}
-Images = UInt8[Tensor, "picture channel row col"]
+Images = UInt8[Tensor, "image channel row col"]
 
 
 @dataclass(frozen=True)
 class ShiftTest:
-    """What is moved, and how far; the published test, unless told otherwise.
+    """What is shifted, and how far; the defaults are the published test.
 
-    labels: of the pictures, None for all.  by_class: rows for each class, beside those for all.
+    labels:     the classes of the images, None for all
+    min_shift:  the largest shift, in pixels
+    axes:       of "horizontal" and "vertical"
+    circular:   shift every image circularly, whether it qualifies or not
+    by_class:   also report each class on its own
     """
 
     labels: tuple[int, ...] | None = (1,)
@@ -49,7 +51,7 @@ class ShiftTest:
 
 @dataclass(frozen=True)
 class ShiftFigures:
-    """One row of the table; the first six are those that were published."""
+    """One row of the table; the first six columns are the published ones."""
 
     run_dir: str
     shift: int
@@ -59,13 +61,13 @@ class ShiftFigures:
     loss_std: float
     axis: str
     labels: str
-    pictures: int
+    images: int
     agreement: float
     logit_change: float
 
 
-def blank_margins(images: Images, axis: str) -> Int64[Tensor, "picture 2"]:
-    """The number of blank columns (rows) before the first that is not, and after the last."""
+def blank_margins(images: Images, axis: str) -> Int64[Tensor, "image 2"]:
+    """Return the number of blank columns (rows) at either end."""
     require_known(axis, AXES, "axis")
     across = 2 if axis == "horizontal" else 3
     drawn = (images != 0).any(dim=1).any(dim=across - 1).long()
@@ -74,114 +76,104 @@ def blank_margins(images: Images, axis: str) -> Int64[Tensor, "picture 2"]:
     return torch.stack([before, after], dim=-1)
 
 
-def qualified(images: Images, min_shift: int, axis: str) -> Bool[Tensor, " picture"]:
-    """Which pictures have at least `min_shift` + 1 blank columns (rows) on both sides."""
+def qualified(images: Images, min_shift: int, axis: str) -> Bool[Tensor, " image"]:
+    """Return which images have at least `min_shift` + 1 blank columns (rows) on both sides."""
     return (blank_margins(images, axis) - 1 >= min_shift).all(dim=-1)
 
 
-def movable(
-    pictures: Examples,
+def select_shiftable(
+    examples: Examples,
     labels: Sequence[int] | None,
     min_shift: int,
     axis: str,
     *,
     circular: bool = False,
 ) -> Examples:
-    """The pictures of these labels (None: all) that qualify; raises where there are none."""
-    side = pictures.images.shape[AXES[axis]]
+    """Return the examples of these labels (None: all) that qualify; there must be one."""
+    side = examples.images.shape[AXES[axis]]
     require(
         0 <= min_shift < side,
-        f"min_shift = {min_shift} must be from 0 to {side - 1}, below the side of the pictures.",
+        f"min_shift = {min_shift} must be from 0 to {side - 1}, below the side of the images.",
     )
-    wanted = torch.ones(len(pictures), dtype=torch.bool)
+    wanted = torch.ones(len(examples), dtype=torch.bool)
     if labels is not None:
-        wanted = torch.isin(pictures.labels, torch.tensor(list(labels), dtype=torch.int64))
-    require(bool(wanted.any()), f"no picture has one of the labels {labels}.")
+        wanted = torch.isin(examples.labels, torch.tensor(list(labels), dtype=torch.int64))
+    require(bool(wanted.any()), f"no image has one of the labels {labels}.")
     if circular:
-        return pictures.take(wanted.nonzero()[:, 0])
-    chosen = wanted & qualified(pictures.images, min_shift, axis)
+        return examples.take(wanted.nonzero()[:, 0])
+    chosen = wanted & qualified(examples.images, min_shift, axis)
     if not chosen.any():
-        margins = blank_margins(pictures.images[wanted], axis).amin(dim=-1)
+        margins = blank_margins(examples.images[wanted], axis).amin(dim=-1)
         most = int(margins.max()) - 1
-        cure = f"try {most} or less" if most >= 0 else "move them circularly (--circular)"
+        cure = f"try {most} or less" if most >= 0 else "shift them circularly"
         raise InputError(
-            f"no picture can be moved by {min_shift} pixels ({axis}) without losing some; {cure}."
+            f"no image can be shifted by {min_shift} pixels ({axis}) without losing some; {cure}."
         )
-    return pictures.take(chosen.nonzero()[:, 0])
+    return examples.take(chosen.nonzero()[:, 0])
 
 
-def movable_along(pictures: Examples, how: ShiftTest) -> dict[str, Examples]:
-    """The pictures that are moved along each axis; raises where there are none along one."""
+def shiftable_by_axis(examples: Examples, how: ShiftTest) -> dict[str, Examples]:
+    """Return the examples that are shifted along each axis; every axis must have one."""
+    labels, most = how.labels, how.min_shift
     return {
-        axis: movable(pictures, how.labels, how.min_shift, axis, circular=how.circular)
+        axis: select_shiftable(examples, labels, most, axis, circular=how.circular)
         for axis in how.axes
     }
 
 
-def label_sets(chosen: Examples, how: ShiftTest) -> dict[str, Bool[Tensor, " picture"]]:
-    """What has rows of its own, and its pictures: all labels together, then each where asked."""
+def label_sets(chosen: Examples, how: ShiftTest) -> dict[str, Bool[Tensor, " image"]]:
+    """Return the examples that share a row: all of them, then those of each class if requested."""
     name = "all" if how.labels is None else " ".join(map(str, how.labels))
     sets = {name: torch.ones(len(chosen), dtype=torch.bool)}
-    if how.by_class:  # of one label it is that label's
+    if how.by_class:  # for a single label this replaces the row above
         sets |= {str(c): chosen.labels == c for c in chosen.labels.unique().tolist()}
     return sets
 
 
-@torch.no_grad()
-@full_precision()
 def predict_shifted(
     model: nn.Module,
-    pictures: Examples,
+    images: Images,
     shifts: Sequence[int],
     axis: str,
     *,
     batch_size: int = 256,
     progress: bool = False,
-) -> Float[Tensor, "shift picture class"]:
-    """The logits for every picture moved by every shift: right or up are positive."""
+) -> Float[Tensor, "shift image class"]:
+    """Return the logits for every image at every shift: right and up are positive."""
     require_known(axis, AXES, "axis")
-    was_training = model.training
-    model.eval()
-    batches = EvaluationBatches(pictures, batch_size, device=device_of(model))
-    answers = []
-    for shift in tqdm(shifts, desc=f"moving the pictures ({axis})", disable=not progress):
+    predictor = Predictor(model, ("logits",), batch_size=batch_size)
+    found = []
+    for shift in tqdm(shifts, desc=f"shifting the images ({axis})", disable=not progress):
         steps = shift if axis == "horizontal" else -shift  # rows run down
-        answers.append(
-            torch.cat(
-                [
-                    model(model.preprocess(images.roll(steps, AXES[axis]))).double().cpu()  # type: ignore[operator]
-                    for images, _ in batches
-                ]
-            )
-        )
-    model.train(was_training)
-    return torch.stack(answers)
+        roll = partial(torch.roll, shifts=steps, dims=AXES[axis])
+        found.append(predictor.logits(images, roll))
+    return torch.stack(found)
 
 
 def shift_figures(
-    logits: Float[Tensor, "shift picture class"],
-    labels: Int64[Tensor, " picture"],
+    logits: Float[Tensor, "shift image class"],
+    labels: Int64[Tensor, " image"],
     shifts: Sequence[int],
     *,
     run_dir: str,
     axis: str,
     name: str,
 ) -> list[ShiftFigures]:
-    """The table of one run, axis and choice of labels; spreads are over the pictures.
+    """Return the table of one run, axis and choice of labels; `std` is over the images.
 
-    agreement is the share of pictures decided as at shift 0, logit_change |z − z₀| / |z₀|.
+    agreement is the share of images with the class of shift 0, logit_change is |z − z₀| / |z₀|.
     """
-    still = logits[list(shifts).index(0)]
+    upright = logits[list(shifts).index(0)]
     rows = []
-    for shift, moved in zip(shifts, logits, strict=True):
-        right = (moved.argmax(-1) == labels).double()
-        loss = F.cross_entropy(moved, labels, reduction="none")
-        same = (moved.argmax(-1) == still.argmax(-1)).double()
-        change = float((moved - still).norm() / still.norm().clamp_min(1e-300))
+    for shift, shifted in zip(shifts, logits, strict=True):
+        right = (shifted.argmax(-1) == labels).double()
+        loss = F.cross_entropy(shifted, labels, reduction="none")
+        same = (shifted.argmax(-1) == upright.argmax(-1)).double()
+        change = float((shifted - upright).norm() / upright.norm().clamp_min(1e-300))
         rows.append(
             ShiftFigures(
-                run_dir, shift, float(right.mean()), _spread(right), float(loss.mean()),
-                _spread(loss), axis, name, len(labels), float(same.mean()), change,
+                run_dir, shift, float(right.mean()), _std(right), float(loss.mean()),
+                _std(loss), axis, name, len(labels), float(same.mean()), change,
             )
         )  # fmt: skip
     return rows
@@ -189,31 +181,31 @@ def shift_figures(
 
 def evaluate_shifts(
     model: nn.Module,
-    pictures: Examples,
+    examples: Examples,
     how: ShiftTest | None = None,
     *,
     run_dir: str = "",
     batch_size: int = 256,
     progress: bool = False,
 ) -> list[ShiftFigures]:
-    """All shifts from −min_shift to min_shift along the axes, by default as published."""
+    """Evaluate all shifts from −min_shift to min_shift along the axes."""
     how = how or ShiftTest()
     shifts = range(-how.min_shift, how.min_shift + 1)
     rows = []
-    for axis, chosen in movable_along(pictures, how).items():
+    for axis, chosen in shiftable_by_axis(examples, how).items():
         logits = predict_shifted(
-            model, chosen, shifts, axis, batch_size=batch_size, progress=progress
+            model, chosen.images, shifts, axis, batch_size=batch_size, progress=progress
         )
-        for said, part in label_sets(chosen, how).items():
+        for name, part in label_sets(chosen, how).items():
             rows += shift_figures(
                 logits[:, part], chosen.labels[part], shifts,
-                run_dir=run_dir, axis=axis, name=said,
+                run_dir=run_dir, axis=axis, name=name,
             )  # fmt: skip
     return rows
 
 
 def write_shift_table(rows: Sequence[ShiftFigures], path: Path) -> None:
-    """CSV: the number of the row without a heading, then the published columns, then ours."""
+    """Write a CSV file: row numbers without a heading, the published columns, then ours."""
     text = io.StringIO()
     columns = [field.name for field in fields(ShiftFigures)]
     writer = csv.writer(text, lineterminator="\n")
@@ -223,6 +215,6 @@ def write_shift_table(rows: Sequence[ShiftFigures], path: Path) -> None:
     write_atomic(path, text.getvalue().encode())
 
 
-def _spread(x: Float[Tensor, " picture"]) -> float:
-    """The unbiased standard deviation; 0 of a single picture."""
+def _std(x: Float[Tensor, " image"]) -> float:
+    """Return the unbiased standard deviation, 0 for a single image."""
     return float(x.std()) if len(x) > 1 else 0.0

@@ -1,1 +1,1 @@
-"""WHERE tokens are: centred grids, neighbourhoods, exact sizes, warps."""
+"""Centred grids, neighbourhoods, exact sizes, warps and tensor layouts."""

@@ -1,13 +1,9 @@
-"""Which offsets a token may look at: a square or a disc around it, and what is no longer picture.
+"""Neighbourhoods, and the pixels that each token attends to.
 
-A neighbourhood is a list of integer offsets (x, y).  The square is the k×k window of the papers,
-closed under quarter turns and mirrors; the disc is the part of it within radius k/2, which finer
-rotations map closer to itself.
-
-Which pixels a token listens to, and where they stand, seen from it.
-
-A neighbourhood is local (a window, square or disc) or the whole picture.  `find_sources` lists, for
-every token, its sources: the pixel, the offset to it, and whether it is still in the picture.
+A neighbourhood is a list of integer offsets (x, y): a k × k square, which rotations by 90° and
+reflections map to itself; the disc within radius k/2, which finer rotations map closer to itself;
+or the whole image.  `find_sources` lists the sources of every token: the pixel, its offset, and
+whether it is inside the image.
 """
 
 from dataclasses import dataclass
@@ -19,11 +15,11 @@ from torch import Tensor
 
 from turnwise.errors import require, require_known
 from turnwise.geometry.grids import offset_to_steps, pixel_centres
-from turnwise.groups import PlanarGroup, act_on_points
+from turnwise.groups import PlanarGroup
 
 
 def square_neighbourhood(window: int) -> Int64[Tensor, "offset 2"]:
-    """All offsets of a `window` × `window` square, row by row."""
+    """Return all offsets of a `window` × `window` square, row by row."""
     require(
         window >= 1 and window % 2 == 1,
         f"window = {window} must be odd and positive, so that it has a centre; "
@@ -33,30 +29,23 @@ def square_neighbourhood(window: int) -> Int64[Tensor, "offset 2"]:
 
 
 def rectangle_of_offsets(rows: int, cols: int) -> Int64[Tensor, "offset 2"]:
-    """All offsets of a rectangle of odd sides around the token, row by row."""
+    """Return all offsets of a rectangle with odd sides around the token, row by row."""
     return pixel_centres(rows, cols).flatten(0, 1).long()
 
 
 def disc_neighbourhood(window: int) -> Int64[Tensor, "offset 2"]:
-    """The offsets of the square that lie within distance window/2 of the centre."""
+    """Return the offsets of the square that lie within distance window/2 of the centre."""
     square = square_neighbourhood(window)
     return square[square.square().sum(-1) <= (window / 2) ** 2]
-
-
-def is_closed(group: PlanarGroup, offsets: Int64[Tensor, "offset 2"]) -> bool:
-    """Whether every element of the group maps the neighbourhood onto itself."""
-    given = {tuple(offset) for offset in offsets.tolist()}
-    moved = [act_on_points(group, g, offsets.double()) for g in range(group.order)]
-    return all({tuple(point) for point in points.tolist()} == given for points in moved)
 
 
 def neighbour_index(
     rows: int, cols: int, offsets: Int64[Tensor, "offset 2"]
 ) -> tuple[Int64[Tensor, "token offset"], Bool[Tensor, "token offset"]]:
-    """For each token and offset: the neighbour's flat index, and whether it is in the picture.
+    """Return, for each token and offset, the flat index of the neighbour and whether it exists.
 
-    A neighbour outside has index 0 and must be masked: it may not enter the softmax, not even
-    as zero.
+    A neighbour outside the image has index 0 and must be masked: it must not enter the softmax,
+    not even as zero.
     """
     row = torch.arange(rows).repeat_interleave(cols)[:, None]
     col = torch.arange(cols).repeat(rows)[:, None]
@@ -71,7 +60,7 @@ SHAPES = {"square": square_neighbourhood, "disc": disc_neighbourhood}
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """A `window` × `window` square or the disc in it; window 0 is the whole picture.
+    """A `window` × `window` square, or the disc in it; window 0 is the whole image.
 
     >>> Neighbourhood(5, "disc").offsets(28, 28).shape, Neighbourhood(0).offsets(3, 4).shape
     (torch.Size([21, 2]), torch.Size([35, 2]))
@@ -84,25 +73,28 @@ class Neighbourhood:
         require_known(self.shape, SHAPES, "shape of a neighbourhood")
         require(
             self.window > 0 or self.shape == "square",
-            "the whole picture (window = 0) is no disc; give a window, or take shape = 'square'.",
+            "the whole image (window = 0) is not a disc; give a window, or shape = 'square'.",
         )
         if self.window:
-            square_neighbourhood(self.window)  # refuses even windows
+            square_neighbourhood(self.window)  # rejects even windows
 
     def offsets(self, rows: int, cols: int) -> Int64[Tensor, "offset 2"]:
-        """Every offset (x, y) that occurs between two pixels of a rows × cols picture."""
+        """Return every offset (x, y) between two pixels of a rows × cols image."""
         if self.window:
             return SHAPES[self.shape](self.window)
         return rectangle_of_offsets(2 * rows - 1, 2 * cols - 1)
 
     def reach(self, rows: int, cols: int) -> int:
-        """The largest step along one axis."""
+        """Return the largest step along one axis."""
         return self.window // 2 if self.window else max(rows, cols) - 1
 
 
 @dataclass(frozen=True)
 class View:
-    """A picture of rows × cols pixels, seen by its tokens: the pixels `crop` from the border."""
+    """An image of rows × cols pixels, whose tokens are the pixels at least `crop` from its border.
+
+    The tokens attend to pixels of the neighbourhood, also to those that are not tokens.
+    """
 
     neighbourhood: Neighbourhood
     rows: int
@@ -113,7 +105,7 @@ class View:
         require(self.crop >= 0, f"crop = {self.crop} must be 0 or more pixels.")
         require(
             2 * self.crop < min(self.rows, self.cols),
-            f"a picture of {self.rows} x {self.cols} pixels has none left {self.crop} pixels from "
+            f"an image of {self.rows} x {self.cols} pixels has none left {self.crop} pixels from "
             "its border.",
         )
 
@@ -126,7 +118,7 @@ class View:
         return self.cols - 2 * self.crop
 
     def offsets(self) -> Int64[Tensor, "offset 2"]:
-        """The offsets (x, y) between tokens and sources."""
+        """Return the offsets (x, y) between tokens and sources."""
         return self.neighbourhood.offsets(self.rows, self.cols)
 
 
@@ -149,7 +141,7 @@ class Sources(NamedTuple):
 
 
 def find_sources(neighbourhood: Neighbourhood, rows: int, cols: int, crop: int = 0) -> Sources:
-    """The sources of every token; with `crop`, only of the tokens that far from the border."""
+    """Return the sources of every token at least `crop` pixels from the border."""
     view = View(neighbourhood, rows, cols, crop)
     if neighbourhood.window:
         pixel, inside = neighbour_index(rows, cols, view.offsets())
@@ -164,7 +156,7 @@ def find_sources(neighbourhood: Neighbourhood, rows: int, cols: int, crop: int =
 
 
 def _offset_index(rows: int, cols: int) -> Int64[Tensor, "token source"]:
-    """Where q − p stands in the list of `rectangle_of_offsets`, which runs row by row."""
+    """Return the index of q − p in `rectangle_of_offsets`, which is ordered row by row."""
     row = torch.arange(rows).repeat_interleave(cols)
     col = torch.arange(cols).repeat(rows)
     down = row[None, :] - row[:, None] + rows - 1
@@ -175,9 +167,9 @@ def _offset_index(rows: int, cols: int) -> Int64[Tensor, "token source"]:
 def rotated_offsets(
     group: PlanarGroup, offsets: Int64[Tensor, "offset 2"]
 ) -> Float64[Tensor, "group offset 2"]:
-    """h⁻¹δ in steps (row, col), for every h: the offset as an observer in pose h sees it.
+    """Return h⁻¹δ in steps (row, col) for every h: the offset in the frame of a query with h.
 
-    Quarter turns and mirrors give whole steps exactly; finer turns give real numbers.
+    The steps are exact integers for rotations by 90° and reflections, and real numbers otherwise.
     """
-    matrices = group.matrices().mT.to(offsets.device)  # orthogonal: each one's inverse
-    return offset_to_steps(torch.einsum("hij,oj->hoi", matrices, offsets.double()))
+    inverses = group.matrices().mT.to(offsets.device)  # orthogonal
+    return offset_to_steps(torch.einsum("hij,oj->hoi", inverses, offsets.double()))

@@ -1,4 +1,4 @@
-"""WHAT a symmetry is: finite plane groups as values, their actions, and the law."""
+"""Finite groups of the plane, their actions and representations, and equivariance errors."""
 
 from turnwise.groups.actions import act_on_field as act_on_field
 from turnwise.groups.actions import act_on_image as act_on_image

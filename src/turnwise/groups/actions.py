@@ -1,9 +1,9 @@
-"""How a group element moves things: points, pictures, and fields on the group.
+"""The actions of a group on points, images, and features with a group axis.
 
-Letters:  g acts;  h is the element a feature carries.
-A picture transforms as (g f)(x) = f(g⁻¹x), a field as (g F)(h, x) = F(g⁻¹h, g⁻¹x), a regular
-vector as (g v)(h) = v(g⁻¹h).  All actions of this file permute entries and round nothing; an
-element that does not map pixels to pixels is refused here and interpolated in `geometry.warps`.
+Letters:  g is the acting element;  h is the group element of a feature.
+An image transforms as (g f)(x) = f(g⁻¹x), a field as (g F)(h, x) = F(g⁻¹h, g⁻¹x), a regular
+vector as (g v)(h) = v(g⁻¹h).  All actions of this module permute entries, without rounding.  An
+element that does not map pixels to pixels is rejected here and interpolated by `geometry.warps`.
 """
 
 import torch
@@ -17,12 +17,12 @@ from turnwise.groups.finite import GRID_GROUPS, PlanarGroup
 def act_on_points(
     group: PlanarGroup | str, g: int, points: Shaped[Tensor, "*many 2"]
 ) -> Shaped[Tensor, "*many 2"]:
-    """g·x for points x in the plane; in whole numbers if g is a quarter turn or a mirror of one."""
-    group, kind = PlanarGroup.named(group), points.dtype
-    whole = not (kind.is_floating_point or kind.is_complex)
+    """Return g·x for points x of the plane; integer points need an element of the pixel grid."""
+    group, dtype = PlanarGroup.named(group), points.dtype
+    is_integer = not (dtype.is_floating_point or dtype.is_complex)
     require(
-        not whole or (kind.is_signed and group.quarter_rotations(g) is not None),
-        f"element {g} of {group.name} does not map points in {kind} to such points; "
+        not is_integer or (dtype.is_signed and group.quarter_rotations(g) is not None),
+        f"element {g} of {group.name} does not map points in {dtype} to such points; "
         "give points.double().",
     )
     return points @ group.matrices()[g].to(points).T
@@ -31,21 +31,21 @@ def act_on_points(
 def act_on_image(
     group: PlanarGroup | str, g: int, image: Shaped[Tensor, "*many row col"]
 ) -> Shaped[Tensor, "*many newrow newcol"]:
-    """(g f)(x) = f(g⁻¹x), over the last two axes; a quarter turn swaps rows and cols."""
-    return _move_grid(group, g, image, row=-2, col=-1)
+    """(g f)(x) = f(g⁻¹x), over the last two axes; a rotation by 90° swaps rows and cols."""
+    return _transform_grid(group, g, image, row=-2, col=-1)
 
 
 def act_on_field(
     group: PlanarGroup | str, g: int, field: Shaped[Tensor, "batch group row col channel"]
 ) -> Shaped[Tensor, "batch group newrow newcol channel"]:
     """(g F)(h, x) = F(g⁻¹h, g⁻¹x) for fields on the group."""
-    return _move_grid(group, g, act_on_regular(group, g, field), row=-3, col=-2)
+    return _transform_grid(group, g, act_on_regular(group, g, field), row=-3, col=-2)
 
 
 def act_on_regular(
     group: PlanarGroup | str, g: int, vector: Shaped[Tensor, "batch group *rest"]
 ) -> Shaped[Tensor, "batch group *rest"]:
-    """(g v)(h) = v(g⁻¹h) for functions on the group alone."""
+    """(g v)(h) = v(g⁻¹h) for functions on the group."""
     group = PlanarGroup.named(group)
     require(
         vector.shape[1] == group.order,
@@ -56,19 +56,19 @@ def act_on_regular(
 
 
 def leave_fixed(group: PlanarGroup | str, g: int, x: Tensor) -> Tensor:
-    """The action on the output of an invariant function."""
+    """Return x: the action on the output of an invariant function."""
     return x
 
 
-def _move_grid(group: PlanarGroup | str, g: int, x: Tensor, row: int, col: int) -> Tensor:
-    """r^k s^m on two axes: s mirrors x, which runs along the columns; then r turns."""
+def _transform_grid(group: PlanarGroup | str, g: int, x: Tensor, row: int, col: int) -> Tensor:
+    """Apply r^k s^m to two axes: s reflects x, which runs along the columns; then r rotates."""
     group = PlanarGroup.named(group)
     quarters = group.quarter_rotations(g)
     if quarters is None:
         degrees = 360 * (g % group.rotations) / group.rotations
         raise InputError(
-            f"{group.name} does not map pixels to pixels (element {g} turns by {degrees:g}°); "
+            f"{group.name} does not map pixels to pixels (element {g} rotates by {degrees:g}°); "
             f"use {', '.join(GRID_GROUPS[:-1])} or {GRID_GROUPS[-1]}."
         )
-    mirrored = torch.flip(x, (col,)) if group.is_reflection(g) else x
-    return torch.rot90(mirrored, quarters, (row, col))
+    flipped = torch.flip(x, (col,)) if group.is_reflection(g) else x
+    return torch.rot90(flipped, quarters, (row, col))

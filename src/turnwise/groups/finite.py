@@ -1,7 +1,7 @@
 """The finite groups of rotations and reflections of the plane.
 
 Conventions, used everywhere and defined only here:
-    x points right, y points up; r turns by 2π/n counter-clockwise; s mirrors x -> -x;
+    x points right, y points up; r rotates by 2π/n counter-clockwise; s reflects x -> -x;
     element k + n·m is r^k s^m, so element 0 is the identity; in a·b, b acts first.
 """
 
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from turnwise.errors import InputError, require, require_kind
 
-LARGEST_ROTATIONS = 64  # beyond it tables grow and pixels cannot tell the elements apart
+LARGEST_ROTATIONS = 64  # beyond it tables grow, and pixels cannot distinguish the elements
 GRID_GROUPS = ("C1", "C2", "C4", "D1", "D2", "D4")  # every element maps pixels to pixels
 
 
 @dataclass(frozen=True)
 class PlanarGroup:
-    """C_n (rotations) or D_n (rotations and reflections): a value of two fields.
+    """The group C_n (rotations) or D_n (rotations and reflections), as a hashable value.
 
     Elements are integers from 0 to order − 1; the tables are tensors indexed by them.
 
@@ -43,10 +43,10 @@ class PlanarGroup:
 
     @classmethod
     def named(cls, name: "str | PlanarGroup") -> "PlanarGroup":
-        """The group called `name`, in our notation or a paper's; a group is returned as it is.
+        """Return the group of this name, in our notation or that of a paper.
 
-        C4 = p4 = R4 has 4 rotations; D4 = p4m = R4M has 4 reflections as well;
-        C1 = z2 has translations alone; D1 = mz2 one mirror.
+        C4 = p4 = R4 has 4 rotations; D4 = p4m = R4M also has 4 reflections; C1 = z2 has only
+        translations; D1 = mz2 has one reflection.  A group is returned unchanged.
         """
         if isinstance(name, PlanarGroup):
             return name
@@ -68,10 +68,10 @@ class PlanarGroup:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """What the papers call this group."""
-        mirror = "m" if self.reflections else ""
-        short = ({"": "z2", "m": "mz2"}[mirror],) if self.rotations == 1 else ()
-        return (*short, f"p{self.rotations}{mirror}", f"R{self.rotations}{mirror.upper()}")
+        """The names of this group in papers."""
+        m = "m" if self.reflections else ""
+        short = (f"{m}z2",) if self.rotations == 1 else ()
+        return (*short, f"p{self.rotations}{m}", f"R{self.rotations}{m.upper()}")
 
     @property
     def order(self) -> int:
@@ -82,48 +82,48 @@ class PlanarGroup:
         return torch.arange(self.order)
 
     def matrices(self) -> Float64[Tensor, "group 2 2"]:
-        """Each element as an orthogonal matrix acting on (x, y).
+        """Return each element as an orthogonal matrix acting on (x, y).
 
-        Entries that are 0, ±1/2 or ±1 in exact arithmetic are exactly so here, so that quarter
-        turns and mirrors move integer positions without rounding.
+        Entries that are 0, ±1/2 or ±1 in exact arithmetic are exact, so rotations by 90° and
+        reflections transform integer positions without rounding.
         """
         angle = (self.elements % self.rotations).double() * (2 * math.pi / self.rotations)
-        mirror = 1.0 - 2.0 * (self.elements // self.rotations)
+        sign = 1.0 - 2.0 * (self.elements // self.rotations)
         cos, sin = _snap(angle.cos()), _snap(angle.sin())
-        return torch.stack([cos * mirror, -sin, sin * mirror, cos], dim=-1).view(-1, 2, 2)
+        return torch.stack([cos * sign, -sin, sin * sign, cos], dim=-1).view(-1, 2, 2)
 
     def product(self) -> Int64[Tensor, "group group"]:
-        """The table [a, b] -> a·b, found by multiplying the matrices."""
+        """Return the table [a, b] -> a·b, computed by multiplying the matrices."""
         return _product_table(self).clone().to(_device_in_use())
 
     def inverse(self) -> Int64[Tensor, " group"]:
-        """The table a -> a⁻¹: where a row of the product table holds the identity; on the CPU."""
+        """Return the table a -> a⁻¹, on the CPU: the position of the identity in each row."""
         return (_product_table(self) == 0).long().argmax(dim=1)
 
     def relative(self) -> Int64[Tensor, "group group"]:
-        """The table [g, h] -> g⁻¹·h: where h stands, seen from g."""
+        """Return the table [g, h] -> g⁻¹·h: the element h relative to g."""
         return _product_table(self)[self.inverse()].to(_device_in_use())
 
     def compose(self, a: int, b: int) -> int:
-        """a·b: first b acts, then a."""
+        """Return a·b: first b acts, then a."""
         return int(_product_table(self)[a, b])
 
     def invert(self, a: int) -> int:
-        """a⁻¹."""
+        """Return a⁻¹."""
         return int(self.inverse()[a])
 
     def subgroups(self) -> tuple[frozenset[int], ...]:
-        """Every subgroup as a set of elements, smallest first."""
+        """Return every subgroup as a set of elements, smallest first."""
         return _subgroups(self)
 
     def quarter_rotations(self, g: int) -> int | None:
-        """How many quarter turns the rotation in g is; None if it leaves the pixel grid."""
+        """Return the rotation of g in units of 90°, or None if it does not preserve the grid."""
         self._require_element(g)
         quarters, rest = divmod(4 * (g % self.rotations), self.rotations)
         return quarters if rest == 0 else None
 
     def is_reflection(self, g: int) -> bool:
-        """Whether g contains the reflection s."""
+        """Return whether g contains the reflection s."""
         self._require_element(g)
         return g >= self.rotations
 
@@ -131,11 +131,11 @@ class PlanarGroup:
         require(0 <= g < self.order, f"{self.name} has elements 0 to {self.order - 1}, got {g}.")
 
     def grid_elements(self) -> tuple[int, ...]:
-        """The elements that map the pixel grid of a square picture to itself."""
+        """Return the elements that map the pixel grid of a square image to itself."""
         return tuple(g for g in range(self.order) if self.quarter_rotations(g) is not None)
 
     def exact_subgroup(self) -> "PlanarGroup":
-        """The subgroup of the elements that map the pixel grid to itself."""
+        """Return the subgroup of the elements that map the pixel grid to itself."""
         return PlanarGroup(math.gcd(self.rotations, 4), self.reflections)
 
     def __str__(self) -> str:
@@ -143,31 +143,31 @@ class PlanarGroup:
 
 
 def _snap(values: Float64[Tensor, " *shape"]) -> Float64[Tensor, " *shape"]:
-    """Round to a multiple of one half what differs from it by rounding error alone."""
+    """Round values to the multiple of 1/2 from which they differ by rounding error."""
     nearest = (2 * values).round() / 2
     return torch.where((values - nearest).abs() < 1e-12, nearest, values)
 
 
 def _device_in_use() -> torch.device:
-    """Where torch makes tensors now: the CPU, unless we are inside `with torch.device(…)`."""
+    """Return torch's default device: the CPU, or that of `with torch.device(…)`."""
     return torch.empty(0).device
 
 
 @cache
 def _product_table(group: PlanarGroup) -> Int64[Tensor, "group group"]:
-    # kept for later: neither for inference alone, nor on the device that happens to be in use
+    # cached, so it must be neither an inference tensor nor on the current default device
     with torch.inference_mode(False), torch.device("cpu"):
         matrices = group.matrices()
         products = matrices[:, None] @ matrices[None, :]  # (a, b, 2, 2)
         distance = (products[:, :, None] - matrices).abs().amax(dim=(-2, -1))
-        gap, table = distance.min(dim=-1)
-    assert gap.max() < 1e-9, "the matrices are not closed under multiplication"
+        error, table = distance.min(dim=-1)
+    assert error.max() < 1e-9, "the matrices are not closed under multiplication"
     return table
 
 
 @cache
 def _subgroups(group: PlanarGroup) -> tuple[frozenset[int], ...]:
-    """Two elements generate any subgroup of a cyclic or dihedral group."""
+    # any subgroup of a cyclic or dihedral group has two generators
     pairs = itertools.combinations_with_replacement(range(group.order), 2)
     found = {_generated(group, pair) for pair in pairs}
     return tuple(sorted(found, key=lambda members: (len(members), sorted(members))))

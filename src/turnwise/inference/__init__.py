@@ -1,1 +1,3 @@
 """From images to outputs."""
+
+from turnwise.inference.predictor import Predictor as Predictor

@@ -1,15 +1,12 @@
-"""A torch.export file is read only if it holds a graph of plain operations and numbers.
+"""Models in files of other programs: torch.export (.pt2) and ONNX.
 
-torch's reader of these files unpickles custom objects, loads compiled libraries and evaluates
-expressions as Python.  So the archive is looked through first: it may hold the parts named here and
-no others, expressions of sizes in a small vocabulary, and operations of torch alone.
+Such a file holds a graph of operations, and running the graph is its purpose.  Nothing else in it
+runs.  onnxruntime refuses operators that a file brings along.  torch's reader of .pt2 files
+unpickles custom objects, loads compiled libraries and evaluates expressions as Python, so the
+archive is inspected first (`require_plain_graph`): it may hold weights, operations of torch, and
+expressions of sizes in a small vocabulary.
 
-Models in files of other programs, as modules that can be certified: torch.export and ONNX.
-
-Such a file holds a graph of operations; running it is what it is for.  Nothing else in it runs: an
-ONNX file with operators of its own is refused by onnxruntime, and a torch.export file, whose reader
-would unpickle objects and evaluate expressions, is first looked through (`require_plain_graph`).
-A file has one precision, and it is given pictures as they are, in [0, 1].
+A file has one precision, and takes images in [0, 1].
 """
 
 import ast
@@ -61,7 +58,7 @@ def require_plain_graph(path: Path) -> None:
             graphs = [json.loads(archive.read(n)) for n in names if "/models/" in n]
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"{path} is no file of torch.export; write one with torch.export.save."
+            f"{path} is not a file of torch.export; write one with torch.export.save."
         ) from error
     require(
         not strange,
@@ -75,7 +72,7 @@ def require_plain_graph(path: Path) -> None:
 
 
 def _texts(value: Any) -> Iterator[tuple[str, str]]:
-    """Everything in the graph that torch would evaluate, or look up as a function."""
+    """Yield everything in the graph that torch would evaluate, or look up as a function."""
     if isinstance(value, dict):
         for key, entry in value.items():
             if key in ("expr_str", "target") and isinstance(entry, str):
@@ -100,14 +97,14 @@ def _require_harmless(path: Path, kind: str, text: str) -> None:
         )
     require(
         harmless,
-        f"{path} holds {text[:60]!r}, which is no operation of torch and no size; it was not "
+        f"{path} holds {text[:60]!r}, neither an operation of torch nor a size; it was not "
         "evaluated. Export the model again.",
     )
 
 
 @contextmanager
-def only_weights() -> Iterator[None]:
-    """Inside, torch.load opens nothing but tensors and plain values, whoever calls it."""
+def weights_only() -> Iterator[None]:
+    """Let torch.load open only tensors and plain values, whoever calls it."""
     switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(switch)
     os.environ[switch] = "1"
@@ -123,19 +120,22 @@ def only_weights() -> Iterator[None]:
 NAMES = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16",
          torch.bfloat16: "bfloat16"}  # fmt: skip
 ONNX_TYPES = {"tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16"}
-SCOPES = "pkg.torch.onnx.name_scopes"  # where torch's exporter keeps the path of a node's module
-See = Callable[[str, str, Tensor | None, Tensor], None]
+SCOPES = "pkg.torch.onnx.name_scopes"  # where torch's exporter stores the path of a node's module
+Observer = Callable[[str, str, Tensor | None, Tensor], None]  # name, type, input, output
 
 
 class FileModel(nn.Module):
-    """What a file answers.
+    """The model in a file.
 
-    run:        pictures to scores
-    precision:  in which alone it computes
-    shape:      (batch, channel, row, col) of its pictures, None where any number will do
-    inside:     a module whose parts are the file's layers, if there is one
-    show:       tells of every node what it was given and what it gave, if it can
-    preprocess: what its pictures need before, if someone knows (`targets.prepare_alike`)
+    Args:
+        path: the file.
+        run: from images to logits.
+        precision: the only precision in which it computes.
+        shape: (batch, channel, row, col) of its images, None where any number is allowed.
+        inside: a module whose children are the file's layers, if there is one.
+        trace: calls an observer with the input and output of every node, if it can.
+
+    `preprocess` is set by a caller who knows what the images need (certificate/targets.py).
     """
 
     def __init__(
@@ -146,12 +146,12 @@ class FileModel(nn.Module):
         shape: tuple[int | None, ...],
         *,
         inside: nn.Module | None = None,
-        show: Callable[[Tensor, See], None] | None = None,
+        trace: Callable[[Tensor, Observer], None] | None = None,
     ) -> None:
         super().__init__()
         self.sha256 = hash_file(path)
         self.run, self.precision, self.shape, self.batch = run, precision, shape, shape[0]
-        self.inside, self.show = inside or nn.Identity(), show
+        self.inside, self.trace = inside or nn.Identity(), trace
         self.preprocess: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, images: Tensor) -> Any:
@@ -159,7 +159,7 @@ class FileModel(nn.Module):
 
 
 def hash_file(path: Path) -> str:
-    """Over the bytes of the file, and of net.onnx.data where torch keeps weights beside it."""
+    """Hash the file, and net.onnx.data if torch has stored weights beside it."""
     digest = hashlib.sha256(path.read_bytes())
     beside = path.with_name(f"{path.name}.data")
     if beside.is_file():
@@ -168,20 +168,20 @@ def hash_file(path: Path) -> str:
 
 
 def open_file(path: str | Path) -> FileModel:
-    """The model in a .pt2 file of torch.export, or in an .onnx file."""
+    """Open a .pt2 file of torch.export, or an .onnx file."""
     path = Path(path)
     require(path.is_file(), f"{path} does not exist; give a .pt2 or .onnx file.")
     return open_onnx(path) if path.suffix.lower() == ".onnx" else open_exported(path)
 
 
 def open_exported(path: Path) -> FileModel:
-    """A program of torch.export, its modules put back in their places."""
+    """Open a program of torch.export, with its original module structure."""
     require_plain_graph(path)
-    spoken = logging.getLogger("torch.export.unflatten")
-    level = spoken.level
+    logger = logging.getLogger("torch.export.unflatten")
+    level = logger.level
     try:
-        spoken.setLevel(logging.ERROR)  # it reports every module that another one shares
-        with only_weights(), warnings.catch_warnings():
+        logger.setLevel(logging.ERROR)  # it warns of every shared module
+        with weights_only(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             program = torch.export.load(path)
             inside = torch.export.unflatten(program)
@@ -191,21 +191,21 @@ def open_exported(path: Path) -> FileModel:
             f"({_first_line(error)}); export it again, with torch.export.save."
         ) from error
     finally:
-        spoken.setLevel(level)
-    pictures = program.graph_signature.user_inputs
+        logger.setLevel(level)
+    inputs = program.graph_signature.user_inputs
     require(
-        len(pictures) == 1,
-        f"{path} takes {len(pictures)} inputs; a classifier that can be certified takes pictures.",
+        len(inputs) == 1,
+        f"{path} takes {len(inputs)} inputs; it must take images and nothing else.",
     )
-    value = next(n for n in program.graph.nodes if n.name == pictures[0]).meta["val"]
-    require(isinstance(value, Tensor) and value.ndim == 4, _wants(path))
+    value = next(n for n in program.graph.nodes if n.name == inputs[0]).meta["val"]
+    require(isinstance(value, Tensor) and value.ndim == 4, _wrong_input(path))
     shape = tuple(side if isinstance(side, int) else None for side in value.shape)
-    require(value.dtype in NAMES, f"{path} takes pictures of {value.dtype}; export it in float32.")
+    require(value.dtype in NAMES, f"{path} takes images of {value.dtype}; export it in float32.")
     return FileModel(path, inside, NAMES[value.dtype], shape, inside=inside)
 
 
 def open_onnx(path: Path) -> FileModel:
-    """An ONNX file, run by onnxruntime on the CPU; its nodes are shown by the package onnx."""
+    """Open an ONNX file, which onnxruntime runs on the CPU; tracing needs the package onnx."""
     runtime = _optional("onnxruntime")
     try:
         session = _session(runtime, str(path))
@@ -216,12 +216,12 @@ def open_onnx(path: Path) -> FileModel:
     inputs = session.get_inputs()
     require(
         len(inputs) == 1,
-        f"{path} takes {len(inputs)} inputs; a classifier that can be certified takes pictures.",
+        f"{path} takes {len(inputs)} inputs; it must take images and nothing else.",
     )
-    require(len(inputs[0].shape) == 4, _wants(path))
+    require(len(inputs[0].shape) == 4, _wrong_input(path))
     require(
         inputs[0].type in ONNX_TYPES,
-        f"{path} takes pictures of {inputs[0].type}; export it in float32.",
+        f"{path} takes images of {inputs[0].type}; export it in float32.",
     )
     shape = tuple(side if isinstance(side, int) else None for side in inputs[0].shape)
 
@@ -229,14 +229,14 @@ def open_onnx(path: Path) -> FileModel:
         feed = {inputs[0].name: images.detach().cpu().contiguous().numpy()}
         return torch.from_numpy(session.run(None, feed)[0])
 
-    def show(images: Tensor, see: See) -> None:
-        show_nodes(path, runtime, images, see)
+    def trace(images: Tensor, observe: Observer) -> None:
+        trace_nodes(path, runtime, images, observe)
 
-    return FileModel(path, run, ONNX_TYPES[inputs[0].type], shape, show=show)
+    return FileModel(path, run, ONNX_TYPES[inputs[0].type], shape, trace=trace)
 
 
-def show_nodes(path: Path, runtime: Any, images: Tensor, see: See) -> None:
-    """Run the graph with every node's result among its outputs, and tell what each one gave."""
+def trace_nodes(path: Path, runtime: Any, images: Tensor, observe: Observer) -> None:
+    """Run the graph with every node's output among its outputs, and call `observe` on each."""
     onnx = _optional("onnx")
     model = onnx.load(str(path))
     wanted = [output.name for output in model.graph.output]
@@ -257,11 +257,11 @@ def show_nodes(path: Path, runtime: Any, images: Tensor, see: See) -> None:
         given = next((found[name] for name in node.input if name in found), None)
         if node.output[0] in found:
             last = node.output[0] in wanted
-            see("" if last else _layer_of(node), node.op_type, given, found[node.output[0]])
+            observe("" if last else _layer_of(node), node.op_type, given, found[node.output[0]])
 
 
 def _layer_of(node: Any) -> str:
-    """The path of the module that a node came from, where the exporter kept it; else its name."""
+    """Return the path of the module that a node comes from, or the node's name if unknown."""
     name = str(node.name or node.output[0])
     for entry in node.metadata_props:
         if entry.key == SCOPES:
@@ -273,8 +273,8 @@ def _layer_of(node: Any) -> str:
 
 def _session(runtime: Any, model: str | bytes) -> Any:
     options = runtime.SessionOptions()
-    options.log_severity_level = 3  # errors alone
-    # fused nodes would round differently when their results are asked for one by one
+    options.log_severity_level = 3  # errors only
+    # fused nodes would round differently when their outputs are requested one by one
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
@@ -288,8 +288,8 @@ def _optional(package: str) -> Any:
         ) from error
 
 
-def _wants(path: Path) -> str:
-    return f"{path} does not take pictures of shape (batch, channel, row, col)."
+def _wrong_input(path: Path) -> str:
+    return f"{path} does not take images of shape (batch, channel, row, col)."
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What pictures look like to a model: the mean and spread of the pictures it was trained on."""
+"""Normalisation of input images by the statistics of the training images."""
 
 import torch
 from jaxtyping import Float, Shaped
@@ -8,25 +8,25 @@ from turnwise.errors import require
 
 
 class Normalise(nn.Module):
-    """(image − mean) / spread, channel by channel; pixel by pixel, so every symmetry survives it.
+    """(image − mean) / std for each channel, the same for all pixels, so every symmetry is kept.
 
-    Until `fit` is called, pictures in [0, 1] are brought to [−1, 1].
+    Until `fit` is called, it maps [0, 1] to [−1, 1].
     """
 
     mean: Tensor
-    spread: Tensor
+    spread: Tensor  # the standard deviation; the name is part of stored weights
 
     def __init__(self, in_chans: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.full((in_chans,), 0.5))
         self.register_buffer("spread", torch.full((in_chans,), 0.5))
 
-    def fit(self, images: Shaped[Tensor, "picture channel row col"]) -> None:
-        """Take mean and standard deviation of these pictures (the training split's), in uint8."""
+    def fit(self, images: Shaped[Tensor, "image channel row col"]) -> None:
+        """Set mean and standard deviation from images in uint8 (of the training split)."""
         require(
             images.dtype == torch.uint8,
-            f"mean and spread are taken of pictures in uint8, 0 to 255, got {images.dtype}; "
-            "give (255 * images).round().to(torch.uint8) for pictures in [0, 1].",
+            f"fit takes images in uint8, 0 to 255, got {images.dtype}; give "
+            "(255 * images).round().to(torch.uint8) for images in [0, 1].",
         )
         self.require_channels(images)
         levels = torch.arange(256, dtype=torch.float64) / 255
@@ -38,11 +38,11 @@ class Normalise(nn.Module):
             self.spread[channel] = variance.sqrt().clamp_min(1e-3)
 
     def require_channels(self, images: Shaped[Tensor, "batch in_chans rows cols"]) -> None:
-        """Raise unless the pictures have as many channels as the model was made for."""
+        """Raise unless the images have as many channels as the model was made for."""
         channels = self.mean.numel()
         require(
             images.shape[1] == channels,
-            f"the model takes pictures with {channels} channels, got {images.shape[1]}.",
+            f"the model takes images with {channels} channels, got {images.shape[1]}.",
         )
 
     def forward(

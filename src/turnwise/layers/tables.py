@@ -1,10 +1,8 @@
-"""Tables that a layer is made with, and that no move of its weights may harm.
+"""Tables of a layer: buffers that are not saved and that no change of device or type may damage.
 
-They are buffers that are not saved, made by the layer's `_register_tables`.  A cast to sixteen bits
-and back would leave them rounded for good, though the weights are loaded anew; and a layer that was
-made without memory (`torch.device("meta")`, `to_empty`) would find nothing in them.
-
-Who listens to the parts of a module: a way that does not call them would leave it unheard.
+A layer makes them in `_register_tables`.  Without this, a cast to 16 bits and back would leave them
+rounded even after the weights are loaded again, and a layer made on the meta device would have none
+after `to_empty`.
 """
 
 from collections.abc import Callable
@@ -19,21 +17,21 @@ Layer = TypeVar("Layer", bound=type[nn.Module])
 
 
 def device_of_buffer(layer: nn.Module, name: str) -> torch.device | None:
-    """Where the layer's buffer is; where tensors are made, if it has none yet."""
+    """Return the device of the layer's buffer, None if it has none yet."""
     buffer = layer._buffers.get(name)
     return None if buffer is None else buffer.device
 
 
 def register_group(layer: nn.Module, group: PlanarGroup, device: torch.device) -> None:
-    """The layer's tables `matrices` [h] and `relative` [h, a] -> h⁻¹a."""
-    with torch.device("cpu"):  # where there is memory, whatever device is in use
+    """Register the tables `matrices` [h] and `relative` [h, a] -> h⁻¹a."""
+    with torch.device("cpu"):  # also where the default device is meta
         tables = {"matrices": group.matrices(), "relative": group.relative()}
     for name, table in tables.items():
         layer.register_buffer(name, table.to(device), persistent=False)
 
 
 def remakes_tables(layer: Layer) -> Layer:
-    """The class, whose tables are made anew after each move to a device or a precision."""
+    """Class decorator: make the tables again after each change of device or type."""
     move: Any = layer._apply
 
     def _apply(self: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
@@ -46,7 +44,7 @@ def remakes_tables(layer: Layer) -> Layer:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether anything waits for a call of a part of the module."""
+    """Return whether a part of the module has hooks, which a path around its call would skip."""
     return any(
         part._forward_hooks
         or part._forward_pre_hooks

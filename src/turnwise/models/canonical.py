@@ -1,10 +1,10 @@
-"""Any classifier, made invariant at the price of one pass: turn the picture upright, then look.
+"""Make any classifier invariant at the cost of one pass: rotate the image upright, then classify.
 
     h*(f) = argmax_h s(h⁻¹f),   Φ(f) = φ(h*⁻¹ f)
 
-When f turns by g, the best element turns along, to g h*, and the view h*⁻¹f stays the same picture.
-That holds only where the best element is clear.  A picture that looks alike from several poses, or
-nearly so, has no upright view; such pictures are gated out and answered by the whole orbit.
+When g acts on f, the best element becomes g h*, and the view h*⁻¹f stays the same image.  That
+holds only where the best element is clear.  An image that looks the same, or nearly so, under
+several elements has no upright view; such images are classified by the whole orbit.
 """
 
 import math
@@ -22,21 +22,21 @@ from turnwise.models.orbits import orbit
 
 Images = Float[Tensor, "batch channel row col"]
 Score = Callable[[Images], Float[Tensor, " batch"]]
-DIRECTION = 0.4  # radians; on no mirror axis of any group, for those are multiples of π / n
+DIRECTION = 0.4  # radians; on no reflection axis of any group, which are multiples of π / n
 
 
 class Choice(NamedTuple):
-    """The element that turns each picture upright, and whether it is clearly the best one."""
+    """The element that rotates each image upright, and whether it is clearly the best one."""
 
     element: Int64[Tensor, " batch"]
     clear: Bool[Tensor, " batch"]
 
 
 def harmonic_score(images: Images) -> Float[Tensor, " batch"]:
-    """⟨f, w⟩ with w = Σ_k ρ cos(k(θ − α_k)), k = 1, 2, 3: how much the picture leans one way.
+    """Return ⟨f, w⟩ with w = Σ_k ρ cos(k(θ − α_k)), k = 1, 2, 3.
 
-    Several harmonics with different axes, so that no turn and no mirror leaves w as it is, and what
-    has no centre of mass of its own still has a direction.
+    Several harmonics with different axes: no rotation and no reflection leaves w unchanged, and an
+    image without a centre of mass of its own still has a direction.
     """
     x, y = pixel_centres(*images.shape[-2:]).to(images.device).unbind(-1)
     radius, angle = torch.hypot(x, y), torch.atan2(y, x)
@@ -45,9 +45,9 @@ def harmonic_score(images: Images) -> Float[Tensor, " batch"]:
 
 
 class Canonical(nn.Module):
-    """A classifier that sees each picture in its best view; where that is unclear, in all of them.
+    """A classifier that sees each image in its best view; where that is unclear, in all views.
 
-    Symbols:  φ is `model`, inside `orbit`; s is `score`, any map from pictures to one number each.
+    Symbols:  φ is `model`, inside `orbit`; s is `score`, any map from images to one number each.
               The best element is clear where its lead over the second is more than `margin` times
               the distance from best to worst.
     """
@@ -61,10 +61,10 @@ class Canonical(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        require(group.order > 1, f"{group.name} has one view alone, and nothing to choose.")
+        require(group.order > 1, f"{group.name} has one view only, and nothing to choose.")
         require(0 <= margin < 1, f"margin = {margin} must be from 0 to below 1.")
         self.orbit = orbit(model, group, **options)
-        require(self.orbit.plan.output == "class", 'a choice of view needs output = "class".')
+        require(self.orbit.design.output == "class", 'a choice of view needs output = "class".')
         self.group, self.score, self.margin = group, score, margin
 
     def preprocess(self, images: Images) -> Images:
@@ -74,12 +74,12 @@ class Canonical(nn.Module):
         return self.orbit.exact_size(size)
 
     def scores(self, images: Images) -> Float[Tensor, "batch group"]:
-        """s(h⁻¹f) for every h: a function on the group, which turns with the picture."""
+        """Return s(h⁻¹f) for every h: a function on the group that rotates with the image."""
         views = self._views(images)
         return self.score(views.flatten(0, 1)).view(views.shape[:2]).T
 
     def choose(self, images: Images) -> Choice:
-        """The best element of each picture, and whether it is clear."""
+        """Return the best element of each image, and whether it is clear."""
         ranked = self.scores(images).sort(dim=1, descending=True)
         lead = ranked.values[:, 0] - ranked.values[:, 1]
         return Choice(
@@ -91,25 +91,23 @@ class Canonical(nn.Module):
         element, clear = self.choose(images)
         upright = self._views(images)[element, torch.arange(len(images), device=images.device)]
         if bool(clear.all()):
-            return self._answer(upright)
+            return self._logits(upright)
         if not bool(clear.any()):
             return self.orbit(images)
         unclear = self.orbit(images[~clear])
-        answer = unclear.new_empty(len(images), unclear.shape[1])
-        answer[~clear] = unclear
-        answer[clear] = self._answer(upright[clear])
-        return answer
+        logits = unclear.new_empty(len(images), unclear.shape[1])
+        logits[~clear] = unclear
+        logits[clear] = self._logits(upright[clear])
+        return logits
 
     def _views(self, images: Images) -> Float[Tensor, "group batch channel row col"]:
         self.orbit.views.require_fitting(images)
         outside = self.orbit.outside(images)
-        views = self.orbit.sampler.look(images, range(self.group.order), outside)
+        views = self.orbit.sampler.views(images, range(self.group.order), outside)
         return views.unflatten(0, (self.group.order, len(images)))
 
-    def _answer(self, upright: Images) -> Float[Tensor, "batch num_classes"]:
-        """What the orbit's combination makes of one view."""
-        one = self.orbit.answers(upright)
-        return self.orbit.forward_head(one[:, None])
+    def _logits(self, upright: Images) -> Float[Tensor, "batch num_classes"]:
+        return self.orbit.combine_one(self.orbit.output_of(upright))
 
     def extra_repr(self) -> str:
         return f"{self.group.name}, margin={self.margin}"
@@ -122,5 +120,5 @@ def canonical(
     margin: float = 0.05,
     **options: Any,
 ) -> Canonical:
-    """Wrap any classifier so that it sees every picture from one pose; `options` as for `orbit`."""
+    """Wrap any classifier so that it sees every image upright; `options` as for `orbit`."""
     return Canonical(model, PlanarGroup.named(group), score, margin, **options)

@@ -5,34 +5,37 @@ Paper:    Romero & Cordonnier 2021, "Group Equivariant Stand-Alone Self-Attentio
 Symbols:  a network is a lifting layer, stages of blocks with pools between them, a linear map to
           the classes, the mean over the pixels, the maximum over the group.
 Departs:  variant="exact" corrects the published programs (docs/gsa.md); variant="gsa-2021" and
-          variant="gevit-2023" are those programs, to the digit.
+          variant="gevit-2023" are those programs, digit for digit.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.errors import require, require_kind, require_known
-from turnwise.geometry.neighbourhoods import Neighbourhood
+from turnwise.attention.group import BACKENDS, QUERIES
+from turnwise.errors import require
+from turnwise.geometry.layouts import regular_to_field
+from turnwise.geometry.neighbourhoods import SHAPES, Neighbourhood
 from turnwise.geometry.sizes import Stage, nearest_sizes, output_size
-from turnwise.layers.gsa.attention import AttentionPlan, AxisMLP, LiftingSelfAttention
-from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GroupBlock, pool_kernel
+from turnwise.layers.gsa.attention import AttentionPlan, LiftingSelfAttention
+from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GSABlock, pool_kernel
+from turnwise.layers.gsa.encodings import ENCODINGS, AxisMLP
 from turnwise.layers.gsa.published import EXACT, EXACT_GE_VIT, GEVIT_2023, GSA_2021, Convention
 from turnwise.layers.normalise import Normalise
+from turnwise.models.contract import ImageModel, small_linear
 from turnwise.models.registry import Task, register
+from turnwise.options import Options, option
 
 Field = Float[Tensor, "batch group row col channel"]
-Stages = Sequence[Any]  # of lists of whole numbers
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of a network: the width of each block's output and its crop, stage by stage."""
+    """The sizes of a network: the output width and the crop of each block, stage by stage."""
 
     width: int  # of the lifting layer
     widths: tuple[tuple[int, ...], ...]
@@ -52,11 +55,15 @@ class Layout:
 
     @property
     def pooled(self) -> list[bool]:
-        """Which stages end with a pool: all, and the last one if it is said."""
+        """Which stages end with a pool: all but the last, and the last if `pool_last`."""
         return [True] * (len(self.widths) - 1) + [self.pool_last]
 
+    @property
+    def last_width(self) -> int:
+        return [self.width, *(width for stage in self.widths for width in stage)][-1]
+
     def final_side(self, size: int, kernel_of: Callable[[int], int]) -> int | None:
-        """The side in the end; None if it runs empty or some step samples it off-centre."""
+        """Return the final side; None if it runs empty or some step samples it off-centre."""
         for crops, pooled in zip(self.crops, self.pooled, strict=True):
             cut = output_size(size, [Stage(2 * crop + 1, 1) for crop in crops])
             if cut is not None and pooled:
@@ -85,74 +92,166 @@ LAYOUTS = {
         norm_between=True,
     ),
 }
-
 VARIANTS = {"exact": EXACT, "gsa-2021": GSA_2021, "gevit-2023": GEVIT_2023}
 
 
-class GroupAttentionNetwork(nn.Module):
-    """Lifting, stages of group self-attention, and an invariant read-out."""
+@dataclass(frozen=True)
+class AttentionDesign(Options):
+    """The options of group self-attention that several families share."""
 
-    def __init__(self, task: Task, layout: Layout, plan: AttentionPlan, dropout: float) -> None:
+    heads: int = option(9, "attention heads", at_least=1, at_most=1024)
+    queries: str = option(
+        "all", "all: every output sums over all queries (|G|³, as published); own: |G|²",
+        choices=QUERIES,
+    )  # fmt: skip
+    attention_dropout: float = option(
+        0.1, "dropout rate of attention weights", at_least=0, below=1, changes_output=False
+    )
+    value_dropout: float = option(
+        0.1, "dropout rate of block outputs", at_least=0, below=1, changes_output=False
+    )
+    backend: str = option(
+        "auto", "implementation of attention", choices=BACKENDS, changes_output=False
+    )
+
+
+@dataclass(frozen=True)
+class GSADesign(AttentionDesign):
+    """The options of GSA-Net and GE-ViT."""
+
+    data: str = option("rotmnist", "the published layout to use", choices=LAYOUTS)
+    window: int = option(
+        5, "side of the neighbourhood; the image size or more attends globally",
+        at_least=0, at_most=16384,
+    )  # fmt: skip
+    shape: str = option("square", "shape of the neighbourhood", choices=SHAPES)
+    encoding: str = option("mlp", "positional encoding", choices=ENCODINGS)
+    variant: str = option("exact", "exact, or a published program", choices=VARIANTS)
+    width: int = option(
+        0, "channels of the lifting layer; 0 as published", at_least=0, at_most=16384
+    )
+    widths: tuple[tuple[int, ...], ...] = option(
+        (), "channels of each block, stage by stage; empty as published", at_least=0, at_most=16384
+    )
+    crops: tuple[tuple[int, ...], ...] = option(
+        (), "pixels that each block crops at the border", at_least=0, at_most=1024
+    )
+
+    def layout(self, image_size: int) -> Layout:
+        """Return the published layout for `data`, or the sizes given instead of it."""
+        layout = LAYOUTS[self.data]
+        require(bool(self.widths) or not self.crops, "crops need widths: give both, or neither.")
+        if self.widths:
+            crops = self.crops or tuple((0,) * len(stage) for stage in self.widths)
+            layout = replace(layout, widths=self.widths, crops=crops)
+        layout = replace(layout, width=self.width or layout.width)
+        smallest = nearest_sizes(1, lambda n: layout.final_side(n, pool_kernel) is not None)[-1]
+        require(
+            image_size >= smallest,
+            f"image_size = {image_size} is too small for this network's crops and pools; "
+            f"it must be at least {smallest}.",
+        )
+        return layout
+
+
+class PooledLogits(ImageModel):
+    """Base of networks that classify every group element and pixel, and pool the logits."""
+
+    sums_pixels = False  # as published; else the mean over the pixels
+
+    def pool(self, features: Field) -> Float[Tensor, "batch channel"]:
+        """Return the mean (or sum, as published) over the pixels, then the maximum over G."""
+        pixels = features.flatten(2, 3)
+        over_pixels = pixels.sum(dim=2) if self.sums_pixels else pixels.mean(dim=2)
+        # not amax: its gradient compares with the maximum, which a compiled graph may recompute in
+        # another precision, and 0 / 0 is not a number
+        return over_pixels.max(dim=1).values
+
+    def forward_head(
+        self, features: Field, pre_logits: bool = False
+    ) -> Float[Tensor, "batch num_classes"]:
+        """Return the pooled logits of all group elements and pixels."""
+        return self.pool(features if pre_logits else self.head(features))
+
+
+class GroupAttentionNetwork(PooledLogits):
+    """Lifting, stages of group self-attention, and an invariant pooling of the logits."""
+
+    def __init__(self, task: Task, design: GSADesign, exact: Convention) -> None:
         super().__init__()
-        self.group, self.layout, self.convention = task.group, layout, plan.convention
+        layout = design.layout(task.image_size)
+        convention = exact if design.variant == "exact" else VARIANTS[design.variant]
+        window = 0 if design.window >= task.image_size else design.window
+        plan = AttentionPlan(
+            task.group,
+            Neighbourhood(window, design.shape),
+            heads=design.heads,
+            encoding=design.encoding,
+            queries=design.queries,
+            dropout=design.attention_dropout,
+            convention=convention,
+            size=task.image_size,
+            backend=design.backend,
+        )
+        self.group, self.layout, self.convention = task.group, layout, convention
+        self.sums_pixels = convention.sums
+        self.num_classes, self.num_features = task.num_classes, layout.last_width
         self.preprocess = Normalise(task.in_chans)
         self.input_dropout = nn.Dropout(layout.input_dropout)
-        self.lift = LiftingSelfAttention(plan, task.in_chans, layout.width, layout.width // 2)
-        self.norm = FieldNorm(layout.width, plan.convention)
-        self.stages = nn.ModuleList(_stages(layout, plan, dropout))
-        self.head = nn.Linear(_last_width(layout), task.num_classes, bias=False)
+        self.lift = LiftingSelfAttention(
+            plan.group, task.in_chans, layout.width, head_dim=layout.width // 2, **plan.options
+        )
+        self.norm = FieldNorm(layout.width, convention)
+        self.stages = nn.ModuleList(make_stages(layout, plan, design.value_dropout))
+        self.head = nn.Identity()
+        if task.num_classes:
+            self.head = nn.Linear(self.num_features, task.num_classes, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Spread √(2 / inputs) as published; a small head: the first loss is that of a guess."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=math.sqrt(2 / module.in_features))
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        """Initialise linear layers as published, except for a small classifier."""
+        initialise_linear(self)
         for module in self.modules():
             if isinstance(module, AxisMLP) and self.convention.random_biases:
                 nn.init.normal_(module.spread.bias)
-        if self.convention.random_biases:  # else the norm leaves of a grey level only its sign
+        if self.convention.random_biases:  # else the norm keeps only the sign of a grey level
             nn.init.normal_(self.lift.project.to_output.bias)
-        if not self.convention.sums:
+        if not self.convention.sums and isinstance(self.head, nn.Linear):
             nn.init.normal_(self.head.weight, std=0.02)
 
+    def make_head(self, num_classes: int) -> nn.Module:
+        return small_linear(self.num_features, num_classes, bias=False)
+
     def exact_size(self, size: int) -> tuple[int, ...]:
-        """`size` if the network samples it symmetrically, else the nearest sizes that it does."""
         kernel_of = (lambda side: 2) if self.convention.even_pools else pool_kernel
         return nearest_sizes(size, lambda n: self.layout.final_side(n, kernel_of) is not None)
 
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
-        """A field on the group that turns with the picture."""
+        """Return the features on the group, which rotate with the image."""
         self.preprocess.require_channels(images)
-        field = self.lift(self.input_dropout(images).permute(0, 2, 3, 1))
+        field = regular_to_field(self.lift(self.input_dropout(images)))
         field = F.silu(self.norm(field))
         for stage in self.stages:
             field = stage(field)
         return field
 
-    def forward_head(self, field: Field) -> Float[Tensor, "batch num_classes"]:
-        """A score for each pose and pixel; over the pixels the mean, over the poses the maximum."""
-        scores = self.head(field).flatten(2, 3)  # (batch, group, pixel, class)
-        over_pixels = scores.sum(dim=2) if self.convention.sums else scores.mean(dim=2)
-        # not amax: its gradient compares with the maximum, which a compiled graph may compute again
-        # in another precision, and 0 / 0 is not a number
-        return over_pixels.max(dim=1).values
 
-    def forward(
-        self, images: Float[Tensor, "batch channel row col"]
-    ) -> Float[Tensor, "batch num_classes"]:
-        return self.forward_head(self.forward_features(images))
+def initialise_linear(model: nn.Module) -> None:
+    """Initialise linear layers with std √(2 / inputs) as published, and their biases with 0."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=math.sqrt(2 / module.in_features))
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
-def _stages(layout: Layout, plan: AttentionPlan, dropout: float) -> Iterator[nn.Module]:
-    """Blocks, and after each stage a pool."""
+def make_stages(layout: Layout, plan: AttentionPlan, dropout: float) -> Iterator[nn.Module]:
+    """Yield the stages: blocks, each with a norm after it where the layout says so, and a pool."""
     width = layout.width
     for widths, crops, pooled in zip(layout.widths, layout.crops, layout.pooled, strict=True):
         parts: list[nn.Module] = []
         for out_width, crop in zip(widths, crops, strict=True):
-            parts.append(GroupBlock(plan, width, out_width, crop, dropout))
+            parts.append(GSABlock(plan, width, out_width, crop, dropout))
             if layout.norm_between:
                 parts += [FieldNorm(out_width, plan.convention), nn.SiLU()]
             width = out_width
@@ -161,80 +260,11 @@ def _stages(layout: Layout, plan: AttentionPlan, dropout: float) -> Iterator[nn.
         yield nn.Sequential(*parts)
 
 
-def _last_width(layout: Layout) -> int:
-    return [layout.width, *(width for stage in layout.widths for width in stage)][-1]
+@register("gsa_net", GSADesign, "GSA-Net: group self-attention, keys seen from the output's frame.")
+def gsa_net(task: Task, design: GSADesign) -> GroupAttentionNetwork:
+    return GroupAttentionNetwork(task, design, EXACT)
 
 
-def _chosen_layout(task: Task, data: str, width: int, widths: Stages, crops: Stages) -> Layout:
-    """The published layout for `data`, or the sizes given instead of it."""
-    require_known(data, LAYOUTS, "data")
-    layout = LAYOUTS[data]
-    if widths:
-        nested = _nested(widths)
-        given = _nested(crops) if crops else tuple((0,) * len(stage) for stage in nested)
-        layout = replace(layout, widths=nested, crops=given)
-    else:
-        require(not crops, "crops go with widths: give both, or neither.")
-    layout = replace(layout, width=width or layout.width)
-    smallest = nearest_sizes(1, lambda n: layout.final_side(n, pool_kernel) is not None)[-1]
-    require(
-        task.image_size >= smallest,
-        f"image_size = {task.image_size} is too small for this network's crops and pools; "
-        f"it must be at least {smallest}.",
-    )
-    return layout
-
-
-def _nested(stages: Stages) -> tuple[tuple[int, ...], ...]:
-    for stage in stages:
-        require_kind(stage, tuple, "a stage of widths or crops")
-        for count in stage:
-            require_kind(count, int, "a width or crop")
-            require(count >= 0, f"a width or crop cannot be {count}.")
-    return tuple(tuple(stage) for stage in stages)
-
-
-def _family(exact: Convention, description: str) -> Callable[..., GroupAttentionNetwork]:
-    """One of the two published families: they differ in how poses are related."""
-
-    def build(  # noqa: PLR0913 - what a user may choose
-        task: Task,
-        *,
-        data: str = "rotmnist",
-        window: int = 5,
-        shape: str = "square",
-        encoding: str = "mlp",
-        queries: str = "all",
-        variant: str = "exact",
-        heads: int = 9,
-        width: int = 0,
-        widths: Stages = (),
-        crops: Stages = (),
-        attention_dropout: float = 0.1,
-        value_dropout: float = 0.1,
-        backend: str = "auto",
-    ) -> GroupAttentionNetwork:
-        require_known(variant, VARIANTS, "variant")
-        require(
-            0 <= value_dropout < 1, f"value_dropout = {value_dropout} must be from 0 to below 1."
-        )
-        layout = _chosen_layout(task, data, width, widths, crops)
-        plan = AttentionPlan(
-            task.group,
-            Neighbourhood(0 if window >= task.image_size else window, shape),
-            heads=heads,
-            encoding=encoding,
-            queries=queries,
-            dropout=attention_dropout,
-            convention=exact if variant == "exact" else VARIANTS[variant],
-            size=task.image_size,
-            backend=backend,
-        )
-        return GroupAttentionNetwork(task, layout, plan, value_dropout)
-
-    build.__doc__ = description
-    return build
-
-
-register("gsa_net")(_family(EXACT, "GSA-Net: group self-attention, key poses seen from outputs."))
-register("ge_vit")(_family(EXACT_GE_VIT, "GE-ViT: group self-attention, poses related by queries."))
+@register("ge_vit", GSADesign, "GE-ViT: group self-attention, keys related through the queries.")
+def ge_vit(task: Task, design: GSADesign) -> GroupAttentionNetwork:
+    return GroupAttentionNetwork(task, design, EXACT_GE_VIT)

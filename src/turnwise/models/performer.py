@@ -1,45 +1,44 @@
 """Performers on pixels: absolute, without positions, relative, and clipped relative.
 
-Every pixel is a token, beside one class token; attention is linear in the tokens.  Two variants:
-"tep-2021", as published, relative only in expectation; and "exact", whose relative models do not
-change when all coordinates move, and whose logits do not change when the picture is shifted
-circularly (relative: with frequencies="torus").  They claim nothing about turns: see
-`group_performer`.
+Every pixel is a token, beside one class token, and the cost of attention is linear in the tokens.
+There are two variants.  "tep-2021" is the published program, whose attention is relative only in
+expectation.  In "exact" the attention of the relative models depends on offsets alone, and circular
+shifts of the image do not change the logits (relative: with frequencies="torus").  None of them is
+exact under rotations; `group_performer` is.
 
 Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attention".
 Symbols:  width, depth, heads are their dim, depth, heads; `kernel` "softmax" their no_projection.
-Departs:  pictures are normalised to mean 0 and spread 1, and may have any side; the class token
-          stands first in all models, which changes nothing.  content_rel_attn, which the published
-          program takes and ignores, is left out.  "exact": see `attention.favor` (stabiliser),
-          `layers.performer_positions` (waves), `layers.clipped_attention`; redraws come on time.
+Departs:  images are normalised to mean 0 and standard deviation 1, and may have any side; the
+          class token is the first token in all models, which changes nothing.  content_rel_attn,
+          which the published program takes and ignores, is left out.  "exact": see
+          `attention.favor` (stabiliser), `layers.performer.positions` (waves) and
+          `layers.performer.clipped`; redraws come on time.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from inspect import Parameter, Signature
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.attention.linear import KERNELS
-from turnwise.errors import require, require_divisible, require_known, require_positive
+from turnwise.errors import require, require_divisible
 from turnwise.geometry.sizes import exact_sizes
-from turnwise.groups import PlanarGroup
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.performer.block import (
     VARIANTS,
     ContentAttention,
     PerformerBlock,
     Redraw,
-    linear_of,
     make_kernel,
 )
 from turnwise.layers.performer.clipped import ClippedAttention
 from turnwise.layers.performer.positions import LearnedSinusoids, PositionedAttention, WaveAttention
 from turnwise.layers.tables import remakes_tables
+from turnwise.models.contract import ImageModel, chosen_indices
 from turnwise.models.registry import Task, register
+from turnwise.options import Options, option
 
 Images = Float[Tensor, "batch channel row col"]
 Tokens = Float[Tensor, "batch token width"]
@@ -48,37 +47,31 @@ LEVELS = 256  # of a pixel, for the embedding by lookup
 
 
 @dataclass(frozen=True)
-class Design:
-    """What a user may choose; defaults are the published ones.
+class PerformerDesign(Options):
+    """The options of the pixel Performers; the defaults are the published ones."""
 
-    kernel:            "favor" (random features), "elu", "relu", "softplus", "exp", or "softmax",
-                       which is quadratic; "auto" is elu where positions are exact, else favor
-    redraw_interval:   training steps between two draws of the random features; 0 is never
-    pos_scales:        frequencies of each axis (relative, as published)
-    frequencies:       of the exact relative model, "torus" or "free"
-    clipping_distance: how far places are told apart (clipped)
-    """
+    variant: str = option("exact", "exact, or tep-2021, the published program", choices=VARIANTS)
+    width: int = option(128, "channels of a token", at_least=1, at_most=16384)
+    depth: int = option(4, "number of blocks", at_least=1, at_most=256)
+    heads: int = option(4, "attention heads", at_least=1, at_most=1024)
+    embedding: str = option("linear", "embedding of the pixels", choices=EMBEDDINGS)
+    kernel: str = option(
+        "auto", "feature map: favor (random features), elu, relu, softplus, exp, or softmax, which "
+        "is quadratic; auto is elu where positions are exact, else favor",
+        choices=("auto", "favor", *KERNELS, "softmax"),
+    )  # fmt: skip
+    attention_dropout: float = option(
+        0.1, "dropout rate of attention outputs", at_least=0, below=1, changes_output=False
+    )
+    ff_dropout: float = option(
+        0.1, "dropout rate of MLPs", at_least=0, below=1, changes_output=False
+    )
+    redraw_interval: int = option(
+        1000, "training steps between two draws of the random features; 0 is never",
+        at_least=0, changes_output=False,
+    )  # fmt: skip
 
-    variant: str = "exact"
-    width: int = 128
-    depth: int = 4
-    heads: int = 4
-    embedding: str = "linear"
-    kernel: str = "auto"
-    attention_dropout: float = 0.1
-    ff_dropout: float = 0.1
-    redraw_interval: int = 1000
-    pos_scales: int = 4
-    frequencies: str = "torus"
-    clipping_distance: int = 8
-
-    def __post_init__(self) -> None:
-        require_known(self.variant, VARIANTS, "variant")
-        require_known(self.embedding, EMBEDDINGS, "embedding")
-        require_known(self.kernel, ("auto", "favor", *KERNELS, "softmax"), "kernel")
-        require_positive(
-            width=self.width, depth=self.depth, heads=self.heads, pos_scales=self.pos_scales
-        )
+    def validate(self) -> None:
         require_divisible(self.width, self.heads, "width", f"it is split over {self.heads} heads")
 
     @property
@@ -86,18 +79,40 @@ class Design:
         return self.variant == "tep-2021"
 
 
-class PixelEmbedding(nn.Module):
-    """One vector for each pixel: affine, by a perceptron, or looked up channel by channel.
+@dataclass(frozen=True)
+class RelativeDesign(PerformerDesign):
+    """The options of the relative Performer."""
 
-    By lookup the grey levels 0 to 255 of channel c read rows 256 c on of a table; they are found
-    again from the normalised picture.
+    pos_scales: int = option(
+        4, "frequencies per axis of the published variant", at_least=1, at_most=1024
+    )
+    frequencies: str = option(
+        "torus", "of the exact variant: torus (whole periods, for circular shifts) or free",
+        choices=("torus", "free"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClippedDesign(PerformerDesign):
+    """The options of the clipped relative Performer."""
+
+    clipping_distance: int = option(
+        8, "offsets beyond this distance share one vector", at_least=0, at_most=1024
+    )
+
+
+class PixelEmbedding(nn.Module):
+    """One vector per pixel: a linear map, an MLP, or a table lookup channel by channel.
+
+    The lookup recovers the grey levels 0 to 255 from the normalised image; level l of channel c
+    reads row 256 c + l of the table.
     """
 
     def __init__(self, kind: str, in_chans: int, width: int) -> None:
         super().__init__()
         self.kind, self.in_chans = kind, in_chans
         if kind == "lookup":
-            require_divisible(width, in_chans, "width", f"each of {in_chans} channels has its part")
+            require_divisible(width, in_chans, "width", f"it is split over {in_chans} channels")
             self.table = nn.Embedding(LEVELS * in_chans, width // in_chans)
         elif kind == "MLP":
             self.map = nn.Sequential(
@@ -117,26 +132,27 @@ class PixelEmbedding(nn.Module):
 
 
 @remakes_tables
-class PixelPerformer(nn.Module):
-    """Embedding, class token, blocks, a linear read-out of the class token.
+class PixelPerformer(ImageModel):
+    """Embedding, class token, blocks, a linear classifier of the class token.
 
-    attention: makes the attention of a block.  absolute: a code of the places that is added to the
-    pixels.  shared: a code of the places that all blocks are told; without it, the places.
+    attention: makes the attention layer of a block.
+    absolute: an encoding of the positions that is added to the pixels.
+    shared: an encoding of the positions that all blocks take; without it they take the positions.
     """
 
-    places: Tensor
+    positions: Tensor
 
     def __init__(
         self,
         task: Task,
-        design: Design,
+        design: PerformerDesign,
         attention: Callable[[], nn.Module],
         *,
         absolute: LearnedSinusoids | None = None,
         shared: LearnedSinusoids | None = None,
     ) -> None:
         super().__init__()
-        self.group = PlanarGroup.named("C1")  # what it promises about turns: nothing
+        self.num_classes, self.num_features = task.num_classes, design.width
         self.design, self.image_size = design, task.image_size
         self.preprocess = Normalise(task.in_chans)
         self.embedding = PixelEmbedding(design.embedding, task.in_chans, design.width)
@@ -153,51 +169,58 @@ class PixelPerformer(nn.Module):
             )
             for _ in range(design.depth)
         )
-        self.head = nn.Linear(design.width, task.num_classes)
+        self.head = self.make_head(task.num_classes)
         self._register_tables()
         self.redraw.before(self)
 
     def _register_tables(self) -> None:
         side = torch.arange(self.image_size, dtype=torch.float32, device=self.class_token.device)
-        self.register_buffer("places", torch.cartesian_prod(side, side), persistent=False)
+        self.register_buffer("positions", torch.cartesian_prod(side, side), persistent=False)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
-        """Every size is sampled symmetrically: a token is a pixel."""
+        """Return `size`: every size is exact, because a token is a pixel."""
         return exact_sizes(size, ())
 
     def forward_features(self, images: Images) -> Tokens:
-        """The class token, then the pixels, row by row."""
+        """Return the class token, then the pixels, row by row."""
         tokens, context = self._embed(images)
         for block in self.blocks:
             tokens = block(tokens, context)
         return tokens
 
     def _embed(self, images: Images) -> tuple[Tokens, Tensor]:
-        """What the first block is given, and what all blocks are told about places."""
-        expected = (self.preprocess.mean.numel(), self.image_size, self.image_size)
-        require(
-            tuple(images.shape[1:]) == expected,
-            f"the model takes pictures of shape {expected} (channel, row, col), "
-            f"got {tuple(images.shape[1:])}.",
-        )
+        """Return the tokens for the first block, and the context that all blocks take."""
+        self.require_shape(images, self.image_size)
         pixels = self.embedding(images, self.preprocess)
         if self.absolute is not None:
-            pixels = pixels + self.absolute(self.places).flatten(1)
+            pixels = pixels + self.absolute(self.positions).flatten(1)
         first = self.class_token.expand(images.shape[0], 1, -1)
-        context = self.places
+        context = self.positions
         if self.shared is not None:
-            code = self.shared(self.places)
-            context = torch.cat([torch.zeros_like(code[:1]), code])
+            encoding = self.shared(self.positions)
+            context = torch.cat([torch.zeros_like(encoding[:1]), encoding])
         return torch.cat([first, pixels], dim=1), context
 
-    def forward_head(self, tokens: Tokens) -> Float[Tensor, "batch num_classes"]:
-        return self.head(tokens[:, 0])
+    def forward_intermediates(
+        self, images: Images, indices: int | Sequence[int] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the final tokens, and the output of each block as maps without the class token."""
+        tokens, context = self._embed(images)
+        maps = list[Tensor]()
+        for block in self.blocks:
+            tokens = block(tokens, context)
+            maps.append(tokens[:, 1:].mT.unflatten(2, images.shape[2:]))
+        return tokens, [maps[i] for i in chosen_indices(indices, len(maps))]
+
+    def make_head(self, num_classes: int) -> nn.Module:
+        return nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+
+    def pool(self, features: Tokens) -> Float[Tensor, "batch width"]:
+        """Return the class token."""
+        return features[:, 0]
 
     def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:
-        """The head of the features, of which the last block makes but what is read.
-
-        The published program makes them all.
-        """
+        """Return the logits; the last block computes the class token alone, if not as published."""
         tokens, context = self._embed(images)
         for number, block in enumerate(self.blocks, start=1):
             last = number == len(self.blocks) and not self.design.published
@@ -205,39 +228,38 @@ class PixelPerformer(nn.Module):
         return self.forward_head(tokens)
 
 
-def _content(design: Design) -> Callable[[], nn.Module]:
+def _content(design: PerformerDesign) -> Callable[[], nn.Module]:
     name = "favor" if design.kernel == "auto" else design.kernel
     dim = design.width // design.heads
 
     def attention() -> nn.Module:
         kernel = None if name == "softmax" else make_kernel(name, dim, design.variant)
-        return ContentAttention(
-            design.width, design.heads, kernel, linear=linear_of(design.variant)
-        )
+        return ContentAttention(design.width, design.heads, kernel)
 
     return attention
 
 
-def build_absolute(task: Task, design: Design) -> PixelPerformer:
-    """Performer with learned absolute sinusoids: it knows where everything is."""
+@register("performer", PerformerDesign, "Performer with learned absolute sinusoids.")
+def build_absolute(task: Task, design: PerformerDesign) -> PixelPerformer:
     require_divisible(design.width, 4, "width", "sines and cosines of rows and columns")
-    code = LearnedSinusoids(design.width // 4, 1000.0 * task.image_size)
-    return PixelPerformer(task, design, _content(design), absolute=code)
+    encoding = LearnedSinusoids(design.width // 4, 1000.0 * task.image_size)
+    return PixelPerformer(task, design, _content(design), absolute=encoding)
 
 
-def build_without_positions(task: Task, design: Design) -> PixelPerformer:
-    """Performer without positions: it sees which pixels there are, not where."""
+@register("nopos_performer", PerformerDesign, "Performer without positions.")
+def build_without_positions(task: Task, design: PerformerDesign) -> PixelPerformer:
     return PixelPerformer(task, design, _content(design))
 
 
-def build_relative(task: Task, design: Design) -> PixelPerformer:
-    """Relative Performer: positions turn features after the feature map (exact), or enter it."""
+@register("relative_performer", RelativeDesign, "Relative Performer: rotary linear attention.")
+def build_relative(task: Task, design: RelativeDesign) -> PixelPerformer:
+    """Build attention that rotates features after the feature map (exact), or before it."""
     pairs, dim = 2 * design.pos_scales, design.width // design.heads
     exact = not design.published
     require(
         design.published or design.kernel != "softmax",
-        "kernel = 'softmax' is a layer of the published program, which circular shifts change; "
-        "set variant='tep-2021' for it, or take another kernel, e.g. 'elu'.",
+        "kernel = 'softmax' exists in the published program only, which is not exact under shifts; "
+        "set variant='tep-2021', or use another kernel, e.g. 'elu'.",
     )
 
     def attention() -> nn.Module:
@@ -254,10 +276,14 @@ def build_relative(task: Task, design: Design) -> PixelPerformer:
     return PixelPerformer(task, design, attention, shared=shared)
 
 
-def build_clipped(task: Task, design: Design) -> PixelPerformer:
-    """Clipped relative Performer: half the heads look at contents, half at places nearby."""
+@register(
+    "clipped_relative_performer",
+    ClippedDesign,
+    "Clipped relative Performer: half the heads attend by content, half by nearby position.",
+)
+def build_clipped(task: Task, design: ClippedDesign) -> PixelPerformer:
     auto = "favor" if design.published else "elu"
-    if design.published:  # which took the rates, and dropped nothing
+    if design.published:  # it takes the rates, but drops nothing
         design = replace(design, attention_dropout=0.0, ff_dropout=0.0)
 
     def attention() -> nn.Module:
@@ -267,29 +293,3 @@ def build_clipped(task: Task, design: Design) -> PixelPerformer:
         )  # fmt: skip
 
     return PixelPerformer(task, design, attention)
-
-
-def _family(
-    build: Callable[[Task, Design], PixelPerformer], *also: str
-) -> Callable[..., PixelPerformer]:
-    """A function (task, *, …) whose options are those fields of a design that the model uses."""
-    special = {"pos_scales", "frequencies", "clipping_distance"} - set(also)
-
-    def family(task: Task, **options: Any) -> PixelPerformer:
-        return build(task, Design(**options))
-
-    family.__doc__ = build.__doc__
-    options = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default)
-        for field in fields(Design)
-        if field.name not in special
-    ]
-    task = Parameter("task", Parameter.POSITIONAL_OR_KEYWORD)
-    family.__signature__ = Signature([task, *options])  # type: ignore[attr-defined]
-    return family
-
-
-register("performer")(_family(build_absolute))
-register("nopos_performer")(_family(build_without_positions))
-register("relative_performer")(_family(build_relative, "pos_scales", "frequencies"))
-register("clipped_relative_performer")(_family(build_clipped, "clipping_distance"))

@@ -1,50 +1,49 @@
-"""Models are made by name: `create_model`, `list_models`, and the decorator that registers one.
+"""Models by name: `create_model`, `list_models`, and the decorator that registers a family.
 
-A family is a class or function (task, *, option=default, …) -> module: the first line of its
-docstring is the model's description, and its keyword-only arguments are the options a user may
-give.  Every classifier has a twin `orbit_NAME` that is exactly invariant (models/orbits.py).
+    @register("vit", ViTDesign, "Plain vision transformer.")
+    class VisionTransformer(ImageModel):
+        def __init__(self, task: Task, design: ViTDesign) -> None: ...
+
+A design is a frozen dataclass of options (`turnwise.options`).  Flags, help, recipe keys, storage
+and the exactly invariant `orbit_NAME` variant (models/orbits.py) follow from it.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
+from textwrap import shorten
 from typing import Any
 
 from torch import nn
 
-from turnwise.errors import InputError, require, require_kind, require_known, require_positive
+from turnwise.errors import InputError, require, require_known
 from turnwise.groups import PlanarGroup
 from turnwise.layers.orbit.combinations import LEARNED
-from turnwise.models.orbits import Orbit, OrbitPlan, orbit
+from turnwise.models.contract import ModelConfig
+from turnwise.models.orbits import Orbit, OrbitDesign, orbit
+from turnwise.options import (
+    Option,
+    Options,
+    convert,
+    describe,
+    option,
+    rename_aliases,
+    to_plain,
+)
 
-Family = Callable[..., nn.Module]
+Builder = Callable[[Any, Any], nn.Module]
 ORBIT = "orbit_"
-HARMLESS = ("algorithm", "backend", "redraw_interval")  # options that change no answer
-LONGEST_REASON = 300  # letters of what torch says where weights do not fit
-# beside the plan: the group that the model inside was made for, if another, and the folder of a
-# trained one to start from
-ORBIT_OPTIONS = {f.name: f.default for f in fields(OrbitPlan)} | {"base_group": "", "weights": ""}
-
-LEFT_OUT = {"group": "C4", "num_classes": 10, "in_chans": 1, "image_size": 28}
-
-_families: dict[str, Family] = {}
+DEFAULTS = {"group": "C4", "num_classes": 10, "in_chans": 1, "image_size": 28}
 
 
 @dataclass(frozen=True)
-class Task:
-    """What every family is told: the symmetry that is asked for, the classes, the pictures."""
+class Task(Options):
+    """What every model is built for: the symmetry, the classes and the images."""
 
     group: PlanarGroup
-    num_classes: int
-    in_chans: int
-    image_size: int
-
-    def __post_init__(self) -> None:
-        counts = {k: getattr(self, k) for k in ("num_classes", "in_chans", "image_size")}
-        for what, value in counts.items():
-            require_kind(value, int, what)
-        require_positive(**counts)
+    num_classes: int = option(help="classes; 0 for pooled features", at_least=0)
+    in_chans: int = option(help="channels of the images", at_least=1, at_most=1024)
+    image_size: int = option(help="side of the images in pixels", at_least=1, at_most=16384)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -52,53 +51,95 @@ class Task:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """All that is needed to build a model again: `create_model(config.name, **config.options)`."""
+class OrbitOptions(OrbitDesign):
+    """The options of an `orbit_NAME` model beside those of the model inside."""
+
+    base_group: str = option("", "group of the model inside, if it is another one")
+    weights: str = option("", "folder of a trained model to start from")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A registered model: what it is called, its default design, and what builds it."""
 
     name: str
-    options: Mapping[str, Any]
+    design: Options
+    build: Builder
+    description: str
+    fixed: tuple[str, ...] = ()  # options that belong to the name
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        return tuple(o for o in describe(self.design) if o.name not in self.fixed)
+
+    def make(self, task: Task, values: Mapping[str, Any]) -> nn.Module:
+        return self.build(task, replace(self.design, **values))  # type: ignore[type-var]
 
 
-def register(name: str) -> Callable[[Family], Family]:
-    """Make the decorated family known as `name`."""
+_families: dict[str, Family] = {}
 
-    def remember(family: Family) -> Family:
-        assert name not in _families, f"two model families are called {name}"
-        assert not name.startswith(ORBIT), f"{ORBIT}* names are made by wrapping"
-        assert family.__doc__, f"{name} has no docstring, and the docstring is its description"
-        _families[name] = family
-        return family
+
+def register(
+    name: str,
+    design: type[Options] | Options,
+    description: str,
+    fixed: tuple[str, ...] = (),
+) -> Callable[[Builder], Builder]:
+    """Register the decorated class or function `(task, design) -> model` under `name`.
+
+    Args:
+        name: what `create_model` is given.
+        design: a class of options, or an instance whose values are the defaults.
+        description: one line for `turnwise models`.
+        fixed: options that users cannot set, because the name implies their value.
+    """
+    default = design() if isinstance(design, type) else design
+
+    def remember(build: Builder) -> Builder:
+        require(name not in _families, f"a model called {name!r} is registered already.")
+        require(not name.startswith(ORBIT), f"{name!r}: names {ORBIT}* are made automatically.")
+        _families[name] = Family(name, default, build, description, fixed)
+        return build
 
     return remember
 
 
+def unregister(name: str) -> None:
+    """Forget a registered model, for example after a test."""
+    _families.pop(name, None)
+
+
 def list_models(pattern: str = "*") -> list[str]:
-    """The names of all models that match `pattern`, e.g. "orbit_*"."""
+    """Return the names of all models that match `pattern`, e.g. "orbit_*"."""
     names = sorted([*_families, *(ORBIT + name for name in _families)])
     return [name for name in names if fnmatchcase(name, pattern)]
 
 
 def describe_model(name: str) -> str:
-    """One line on what the model is."""
-    require_known(name, list_models(), "model")
-    line = (_families[name.removeprefix(ORBIT)].__doc__ or "").splitlines()[0]
-    return f"Mean over the orbit, exactly invariant, of: {line}" if name.startswith(ORBIT) else line
+    """Return one line that describes the model."""
+    line = _family(name).description
+    return f"Exactly invariant orbit of: {line}" if name.startswith(ORBIT) else line
+
+
+def describe_options(name: str) -> tuple[Option, ...]:
+    """Return the options of the model, beside those of `create_model` that all models share."""
+    around = describe(OrbitOptions) if name.startswith(ORBIT) else ()
+    return (*_family(name).options, *around)
 
 
 def model_options(name: str) -> dict[str, Any]:
-    """The model's own options and their defaults, beside those that all models share."""
-    require_known(name, list_models(), "model")
-    parameters = inspect.signature(_families[name.removeprefix(ORBIT)]).parameters.values()
-    own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-    return own | (ORBIT_OPTIONS if name.startswith(ORBIT) else {})
+    """Return the default values of the model's own options."""
+    return {o.name: o.default for o in describe_options(name)}
 
 
-def require_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise unless these are options of the model's own, each of the kind it must have."""
-    own = model_options(name)
-    for option, value in options.items():
-        require_known(option, [*own, *(field.name for field in fields(Task))], f"option of {name}")
-        require_kind(value, type(own[option]), option)
+def check_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model's options, converted to their types; unknown names raise an error."""
+    options = {o.name: o for o in describe_options(name)}
+    renamed = rename_aliases(options.values(), values, f"options of {name}")
+    for key in renamed:
+        require_known(key, [*options, *DEFAULTS], f"option of {name}")
+        require(key in options, f"{key} is an argument of create_model, not an option of {name}.")
+    return {key: convert(options[key].hint, value, key) for key, value in renamed.items()}
 
 
 def create_model(
@@ -110,99 +151,109 @@ def create_model(
     pretrained: bool | str = False,
     **options: Any,
 ) -> nn.Module:
-    """Build the model called `name`; `list_models()` tells the names, `options` are its own.
+    """Build a model by name.
 
-    What is left out is C4, 10 classes, 1 channel, 28 pixels.  With `pretrained` (True, or the name
-    of the data, "rotmnist"; `name` may also be "MODEL.rotmnist") the weights are those that come
-    with the package, and so is all that is left out: see `models.pretrained`.
+    Args:
+        name: one of `list_models()`, or "MODEL.DATA" for pretrained weights.
+        group: the symmetry group, e.g. "C4" or "D4" (default C4).
+        num_classes: number of classes (default 10); with 0 the model returns pooled features.
+        in_chans: number of image channels (default 1).
+        image_size: side of the images in pixels (default 28).
+        pretrained: load pretrained weights: True, or the name of their data set, "rotmnist".
+            Arguments that are left out are then those of the weights.
+        options: the model's own options; `turnwise models NAME` lists them.
 
-    The module remembers how it was made in `model.config`, which `save` writes.
+    The model remembers how it was built in `model.config`, which `save` writes.
     """
-    asked = (group, num_classes, in_chans, image_size)
-    given = {key: v for key, v in zip(LEFT_OUT, asked, strict=True) if v is not None}
+    arguments = (group, num_classes, in_chans, image_size)
+    given = {k: v for k, v in zip(DEFAULTS, arguments, strict=True) if v is not None}
     if pretrained or "." in name:
-        from turnwise.models.pretrained import create_pretrained
+        from turnwise.models.weights import create_pretrained
 
         return create_pretrained(name, pretrained, {**given, **options})
-    require_options(name, options)
-    told: dict[str, Any] = {**LEFT_OUT, **given}
-    task = Task(**{**told, "group": PlanarGroup.named(told["group"])})
+    family, values = _family(name), check_options(name, options)
+    merged: dict[str, Any] = {**DEFAULTS, **given}
+    task = Task(**{**merged, "group": PlanarGroup.named(merged["group"])})
     if name.startswith(ORBIT):
-        return _create_orbit(name.removeprefix(ORBIT), task, options)
-    model = _families[name](task, **options)
-    model.config = ModelConfig(name, task.options | options)  # type: ignore[assignment]
+        return _create_orbit(family, task, values)
+    model = family.make(task, values)
+    # with all defaults, so that a stored model stays the same when a default changes
+    every = task.options | to_plain({**model_options(name), **values})
+    model.config = ModelConfig(name, every)  # type: ignore[assignment]
     return model
 
 
-def _create_orbit(name: str, task: Task, options: dict[str, Any]) -> Orbit:
-    """The model `name` in an orbit; the weights it starts from are its own from then on."""
-    own = {key: value for key, value in options.items() if key not in ORBIT_OPTIONS}
-    around = {key: options.get(key, default) for key, default in ORBIT_OPTIONS.items()}
-    base_group, weights = around.pop("base_group"), around.pop("weights")
-    inner_task = replace(task, group=PlanarGroup.named(base_group or task.group))
-    inner = create_model(name, **inner_task.options, **own)
-    if weights:
+def _family(name: str) -> Family:
+    require_known(name, list_models(), "model")
+    return _families[name.removeprefix(ORBIT)]
+
+
+def _create_orbit(family: Family, task: Task, values: dict[str, Any]) -> Orbit:
+    """Build the family's model inside an orbit, from the weights of a trained one if given."""
+    names = {o.name for o in describe(OrbitOptions)}
+    around = OrbitOptions(**{key: value for key, value in values.items() if key in names})
+    own = {key: value for key, value in values.items() if key not in names}
+    inner_task = replace(task, group=PlanarGroup.named(around.base_group or task.group))
+    inner = create_model(family.name, **inner_task.options, **own)
+    if around.weights:
         require(
-            around["tune"] != "none" or around["combine"] in LEARNED,
-            f'tune = "none" and combine = {around["combine"]!r} leave nothing to train; it '
-            f"needs no training: turnwise orbit {weights} --output FOLDER.",
+            around.tune != "none" or around.combine in LEARNED,
+            f'tune = "none" and combine = {around.combine!r} leave nothing to train; wrap the '
+            f"trained model instead: turnwise.orbit(turnwise.load({around.weights!r})).",
         )
-        start_from(inner, weights)
-    model = orbit(inner, task.group, **around)
+        start_from(inner, around.weights)
+    plan = {f.name: getattr(around, f.name) for f in fields(OrbitDesign)}
+    model = orbit(inner, task.group, **plan)
     model.config = config_of(model)
     return model
 
 
 def start_from(model: nn.Module, folder: str) -> None:
-    """Fill a model with the weights of a trained one of the same family, from its folder."""
+    """Load the weights of a trained model of the same family into `model`."""
     from turnwise.models.storage import load
 
     trained, name = load(folder), config_of(model).name
     found = config_of(trained).name
-    require(found == name, f"weights = {folder} holds a {found}, but a {name} is to be wrapped.")
-    _require_alike(model, trained, folder)
+    require(found == name, f"weights = {folder} holds a {found}, not a {name}.")
+    _require_same_options(model, trained, folder)
     try:
         model.load_state_dict(trained.state_dict())
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]} …"
+        reason = shorten(str(error), 300, placeholder=" …")
         raise InputError(f"weights = {folder} do not fit this {name}: {reason}") from error
 
 
-def _require_alike(model: nn.Module, trained: nn.Module, folder: str) -> None:
-    """Raise unless the weights mean the same: two heads and four may have equal shapes."""
+def _require_same_options(model: nn.Module, trained: nn.Module, folder: str) -> None:
+    """Raise unless the weights mean the same: 2 heads and 4 heads have equal shapes."""
     name = config_of(model).name
-    ours, theirs = (
-        {**model_options(name), **config_of(made).options, "group": _promise(made)}
-        for made in (model, trained)
-    )
-    for option in (*model_options(name), "group"):
-        said = [list(v) if isinstance(v, tuple) else v for v in (theirs[option], ours[option])]
-        word = "base_group" if option == "group" else option
+    ours, theirs = ({**config_of(m).options, "group": _group_name(m)} for m in (model, trained))
+    for key in (*(o.name for o in describe_options(name) if o.changes_output), "group"):
+        before, now = to_plain(theirs[key]), to_plain(ours[key])
+        word = "base_group" if key == "group" else key
         require(
-            said[0] == said[1] or option in HARMLESS or "drop" in option,
-            f"weights = {folder} were trained with {option} = {said[0]}, and this {name} has "
-            f"{said[1]}; say {word}={said[0]}.",
+            before == now,
+            f"weights = {folder} were trained with {key} = {before}, and this {name} has {now}; "
+            f"set {word}={before}.",
         )
 
 
-def _promise(model: nn.Module) -> str:
+def _group_name(model: nn.Module) -> str:
     group = getattr(model, "group", None)
     return group.name if isinstance(group, PlanarGroup) else ""
 
 
 def config_of(model: nn.Module) -> ModelConfig:
-    """How the model was made; an orbit around a made model was made as its `orbit_` twin."""
+    """Return how the model was built; an orbit around a registered model is an `orbit_NAME`."""
     config = getattr(getattr(model, "model", None), "config", None)
     if isinstance(model, Orbit) and isinstance(config, ModelConfig) and config.name in _families:
         inside = config.options["group"]
-        around = {"base_group": "" if inside == model.group.name else inside, **asdict(model.plan)}
-        options = {**config.options, "group": model.group.name, **around}
+        around = {"base_group": "" if inside == model.group.name else inside}
+        options = {**config.options, "group": model.group.name, **around, **asdict(model.design)}
         return ModelConfig(ORBIT + config.name, options)
     config = getattr(model, "config", None)
     if isinstance(config, ModelConfig):
         return config
     raise InputError(
-        f"a {type(model).__name__} that create_model did not make cannot be saved by name; "
-        "save its state dict yourself, or register its family (docs/tour.md)."
+        f"a {type(model).__name__} that create_model did not build cannot be saved by name; save "
+        "its state dict yourself, or register its family (docs/tour.md)."
     )

@@ -1,9 +1,11 @@
-"""ResNet-18, the convolutional baseline, and its twin that turns with the picture.
+"""ResNet-18 and ResNet-50, the convolutional baselines, and their equivariant variants.
 
 Paper:    He et al. 2016, "Deep Residual Learning for Image Recognition".
-Departs:  stem "small" for small pictures, 3/1/1 and no pool, as in its CIFAR-10 networks and in
-          MedMNIST's baselines at 28 pixels.  In the twin all 20 convolutions are RotoConvs, as
-          Roto-MetaFormer has it, or, in the first `oriented` stages, convolutions on the group.
+Departs:  stem "small" for small images, 3/1/1 without a pool, as in the paper's CIFAR-10 networks
+          and in MedMNIST's baselines at 28 pixels.  In the roto_ variants all convolutions are
+          RotoConvs, as in Roto-MetaFormer, or group convolutions in the first `oriented` stages.
+          In bottleneck blocks the stride is in the 3 × 3 convolution, as in most programs since,
+          not in the 1 × 1 before it, which would skip three of four pixels.
 """
 
 from collections.abc import Iterator
@@ -13,62 +15,51 @@ from itertools import pairwise
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.errors import require, require_known
-from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size, size_after
+from turnwise.errors import require
+from turnwise.geometry.sizes import Stage, exact_sizes, size_after
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.roto.conv import ALGORITHMS, REDUCTIONS
-from turnwise.models.convolutions import (
-    ConvMaker,
-    register_twins,
-    require_oriented,
-)
+from turnwise.models.contract import ImageModel
+from turnwise.models.convolutions import ConvMaker, RotoDesign, register_both
 from turnwise.models.registry import Task
+from turnwise.options import option
 
 STEMS = ("large", "small")
-WIDTHS = (64, 128, 256, 512)
-KEEP, HALVE, SHORTCUT = Stage(3, 1, 1), Stage(3, 2, 1), Stage(1, 2, 0)
+LARGE, KEEP, HALVE = Stage(7, 2, 3), Stage(3, 1, 1), Stage(3, 2, 1)
+POINT, SHORTCUT = Stage(1, 1, 0), Stage(1, 2, 0)
+EXPANSION = 4  # output channels of a bottleneck block for each channel of its middle
 
 Images = Float[Tensor, "batch channel row col"]
-Maps = Float[Tensor, "batch width row col"]
-NewMaps = Float[Tensor, "batch new_width newrow newcol"]
+Maps = Float[Tensor, "batch width *group row col"]  # with a group axis in oriented stages
+NewMaps = Float[Tensor, "batch new_width *new_group new_row new_col"]
 
 
 @dataclass(frozen=True)
-class ResNetDesign:
-    """What a user may choose.
+class ResNetDesign(RotoDesign):
+    """The options of the ResNets."""
 
-    depths:  blocks of each stage, and `widths` their channels
-    stem:    "large", 7/2/3 and a pool, for 64 pixels and more; "small", 3/1/1, for less
-    roto:    equivariant convolutions; `reduce` and `algorithm` are theirs (layers/roto_conv.py)
-    oriented: how many of the first stages, and the stem with them, keep a channel for each pose
-             (layers/oriented.py), within the same width and with |G| times fewer weights
-    dropout: of the vector before the read-out
-    """
+    depths: tuple[int, ...] = option((2, 2, 2, 2), "blocks of each stage", at_least=1, at_most=256)
+    widths: tuple[int, ...] = option(
+        (64, 128, 256, 512), "channels of each stage", at_least=1, at_most=16384
+    )
+    stem: str = option(
+        "large", "large: 7/2/3 and a pool, for 64 pixels and more; small: 3/1/1", choices=STEMS
+    )
+    dropout: float = option(
+        0.0, "dropout rate before the classifier", at_least=0, below=1, changes_output=False
+    )
 
-    depths: tuple[int, ...] = (2, 2, 2, 2)
-    widths: tuple[int, ...] = WIDTHS
-    stem: str = "large"
-    roto: bool = False
-    reduce: str = "max"
-    algorithm: str = "auto"
-    oriented: int = 0
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_known(self.stem, STEMS, "stem")
-        require_known(self.reduce, REDUCTIONS, "reduction")
-        require_known(self.algorithm, ALGORITHMS, "algorithm")
+    def validate(self) -> None:
         require(
-            len(self.depths) == len(self.widths) > 0 and min(*self.depths, *self.widths) > 0,
-            f"depths = {self.depths} and widths = {self.widths} must have one entry for each "
-            "stage, and be positive.",
+            len(self.depths) == len(self.widths) > 0,
+            f"depths = {self.depths} and widths = {self.widths} must have one entry per stage.",
         )
-        require_oriented(self.oriented, self.depths, self.roto, self.reduce)
-        require(0 <= self.dropout < 1, f"dropout = {self.dropout} must be 0 to below 1.")
+        self.require_oriented(self.depths)
 
 
 class ResidualBlock(nn.Module):
     """relu(shortcut(x) + norm(conv(relu(norm(conv(x))))))."""
+
+    feature_layout = "image"
 
     def __init__(
         self,
@@ -80,37 +71,65 @@ class ResidualBlock(nn.Module):
         oriented: tuple[bool, bool] = (False, False),
     ) -> None:
         super().__init__()
-        kept = oriented[1]
+        before, after = oriented
         self.conv_in = maker.conv(old, width, step, size, bias=False, oriented=oriented)
-        self.norm_in = maker.batch_norm(width, kept)
-        size_inside = size_after(size, step)
-        self.conv_out = maker.conv(width, width, KEEP, size_inside, False, (kept, kept))
-        self.norm_out = maker.batch_norm(width, kept)
+        self.norm_in = maker.batch_norm(width, after)
+        inner = size_after(size, step)
+        self.conv_out = maker.conv(width, width, KEEP, inner, bias=False, oriented=(after, after))
+        self.norm_out = maker.batch_norm(width, after)
         self.shortcut: nn.Module = nn.Identity()
-        if step.stride > 1 or old != width or oriented[0] != kept:
+        if step.stride > 1 or old != width or before != after:
             short = SHORTCUT._replace(stride=step.stride)
             conv = maker.conv(old, width, short, size, bias=False, oriented=oriented)
-            self.shortcut = nn.Sequential(conv, maker.batch_norm(width, kept))
+            self.shortcut = nn.Sequential(conv, maker.batch_norm(width, after))
         self.relu = nn.ReLU()
+        if after:
+            self.feature_layout = "regular"
 
     def forward(self, maps: Maps) -> NewMaps:
         inner = self.relu(self.norm_in(self.conv_in(maps)))
         return self.relu(self.shortcut(maps) + self.norm_out(self.conv_out(inner)))
 
 
-class ResNet(nn.Module):
-    """Stem, stages of residual blocks, mean over the pixels, a linear read-out."""
+class BottleneckBlock(nn.Module):
+    """relu(shortcut(x) + expand(look(reduce(x)))): 1 × 1, 3 × 3, 1 × 1, a norm after each."""
+
+    feature_layout = "image"
+
+    def __init__(self, maker: ConvMaker, old: int, width: int, step: Stage, size: int) -> None:
+        super().__init__()
+        new, after = EXPANSION * width, size_after(size, step)
+        self.reduce = _conv_norm(maker, old, width, POINT, size)
+        self.look = _conv_norm(maker, width, width, step, size)
+        self.expand = _conv_norm(maker, width, new, POINT, after)
+        self.shortcut: nn.Module = nn.Identity()
+        if step.stride > 1 or old != new:
+            self.shortcut = _conv_norm(maker, old, new, SHORTCUT._replace(stride=step.stride), size)
+        self.relu = nn.ReLU()
+
+    def forward(self, maps: Maps) -> NewMaps:
+        inner = self.relu(self.look(self.relu(self.reduce(maps))))
+        return self.relu(self.shortcut(maps) + self.expand(inner))
+
+
+def _conv_norm(maker: ConvMaker, old: int, width: int, stage: Stage, size: int) -> nn.Module:
+    return nn.Sequential(maker.conv(old, width, stage, size, bias=False), nn.BatchNorm2d(width))
+
+
+class ResNet(ImageModel):
+    """Stem, stages of residual blocks, mean over the pixels, a linear classifier."""
 
     def __init__(self, task: Task, design: ResNetDesign) -> None:
         super().__init__()
-        maker = ConvMaker(task.group, design.roto, design.reduce, design.algorithm)
-        self.group, self.design = maker.promise, design
+        maker = ConvMaker.of(task.group, design)
+        self.group, self.design, self.num_classes = maker.exact_group, design, task.num_classes
+        self.num_features = design.widths[-1]
         self.preprocess = Normalise(task.in_chans)
         size, width = task.image_size, design.widths[0]
-        first = Stage(7, 2, 3) if design.stem == "large" else KEEP
-        kept = design.oriented > 0
-        conv = maker.conv(task.in_chans, width, first, size, bias=False, oriented=(False, kept))
-        stem = [conv, maker.batch_norm(width, kept), nn.ReLU()]
+        first = LARGE if design.stem == "large" else KEEP
+        oriented = design.oriented > 0
+        conv = maker.conv(task.in_chans, width, first, size, bias=False, oriented=(False, oriented))
+        stem = [conv, maker.batch_norm(width, oriented), nn.ReLU()]
         steps = [maker.sampling(first, size)]
         size = size_after(size, first)
         if design.stem == "large":
@@ -122,46 +141,77 @@ class ResNet(nn.Module):
         for _ in design.depths[1:]:
             steps.append(maker.sampling(HALVE, size))
             size = size_after(size, HALVE)
-        self.sampling = tuple(steps) if design.roto else ()  # without a promise all sizes are right
+        self.sampling = tuple(steps) if design.roto else ()  # without symmetry every size is exact
         self.dropout = nn.Dropout(design.dropout)
-        self.head = nn.Linear(design.widths[-1], task.num_classes)
+        self.head = self.make_head(task.num_classes)
         self.reset_parameters()
 
+    def make_head(self, num_classes: int) -> nn.Module:
+        return nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+
     def reset_parameters(self) -> None:
-        """Convolutions keep the spread of what goes back through them, as in the paper's code."""
+        """Initialise convolutions to keep the variance of gradients, as in the paper's code."""
         for parameter in self.parameters():
             if parameter.ndim == 4:
                 nn.init.kaiming_normal_(parameter, mode="fan_out", nonlinearity="relu")
 
     def exact_size(self, size: int) -> tuple[int, ...]:
-        """`size` if the network samples it symmetrically, else the nearest sizes that it does."""
         return exact_sizes(size, self.sampling)
 
     def forward_features(self, images: Images) -> NewMaps:
-        """A map that turns with the picture, if the network is equivariant; "legacy" stays."""
-        self.preprocess.require_channels(images)
-        for side in images.shape[2:]:
-            require_exact_size(side, self.sampling, "this network")
+        """Return maps that rotate with the image if the network is equivariant."""
+        self.require_images(images, "this network")
         return self.stages(self.stem(images))
 
-    def forward_head(self, maps: Maps) -> Float[Tensor, "batch num_classes"]:
-        return self.head(self.dropout(maps.mean(dim=(2, 3))))
-
-    def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:
-        return self.forward_head(self.forward_features(images))
+    def pool(self, features: Maps) -> Float[Tensor, "batch width"]:
+        return self.dropout(features.mean(dim=(2, 3)))
 
 
 def _stages(maker: ConvMaker, design: ResNetDesign, size: int) -> Iterator[nn.Module]:
-    """The first block of every stage but the first halves the sides."""
+    """Yield the stages; the first block of every stage but the first halves the sides."""
     shapes = pairwise((design.widths[0], *design.widths))
     for number, ((old, width), depth) in enumerate(zip(shapes, design.depths, strict=True)):
         step = HALVE if number else KEEP
-        kept = number < design.oriented
+        after = number < design.oriented
         before = max(0, number - 1) < design.oriented  # of the stage before, or of the stem
-        blocks = [ResidualBlock(maker, old, width, step, size, (before, kept))]
-        size, both = size_after(size, step), (kept, kept)
+        blocks = [ResidualBlock(maker, old, width, step, size, (before, after))]
+        size, both = size_after(size, step), (after, after)
         blocks += [ResidualBlock(maker, width, width, KEEP, size, both) for _ in range(1, depth)]
         yield nn.Sequential(*blocks)
 
 
-register_twins("resnet18", ResNetDesign(), ResNet, "ResNet-18, the convolutional baseline.")
+def bottleneck_resnet(task: Task, design: ResNetDesign) -> ResNet:
+    """Build a ResNet with the same stem, strides and sizes, and stages of bottleneck blocks."""
+    require(
+        design.oriented == 0,
+        f"oriented = {design.oriented} is not available for bottleneck blocks; set it to 0, or use "
+        "roto_resnet18.",
+    )
+    network = ResNet(task, design)
+    size = size_after(task.image_size, LARGE if design.stem == "large" else KEEP)
+    size = size_after(size, HALVE) if design.stem == "large" else size
+    maker = ConvMaker.of(task.group, design)
+    network.stages = nn.Sequential(*_bottleneck_stages(maker, design, size))
+    network.num_features = EXPANSION * design.widths[-1]
+    network.head = network.make_head(task.num_classes)
+    network.reset_parameters()
+    return network
+
+
+def _bottleneck_stages(maker: ConvMaker, design: ResNetDesign, size: int) -> Iterator[nn.Module]:
+    old = design.widths[0]
+    for number, (width, depth) in enumerate(zip(design.widths, design.depths, strict=True)):
+        blocks = []
+        for step in (HALVE if number else KEEP, *[KEEP] * (depth - 1)):
+            blocks.append(BottleneckBlock(maker, old, width, step, size))
+            old, size = EXPANSION * width, size_after(size, step)
+        yield nn.Sequential(*blocks)
+
+
+register_both("resnet18", ResNetDesign(), ResNet, "ResNet-18, the convolutional baseline.")
+register_both(
+    "resnet50",
+    ResNetDesign(depths=(3, 4, 6, 3)),
+    bottleneck_resnet,
+    "ResNet-50, the deeper convolutional baseline.",
+)

@@ -1,16 +1,16 @@
-"""A model in a folder: weights as safetensors, everything else as JSON, nothing that is executed.
+"""A model in a folder: weights as safetensors, everything else as JSON; nothing is executed.
 
     model.safetensors   the state dict
-    config.json         how to build the model again, the names of the classes, the weights' hash
+    config.json         how to build the model, the names of the classes, the hash of the weights
 
-The configuration is written last and carries the hash, so that a folder is either whole or refused.
+The configuration is written last and holds the hash, so a folder is either complete or refused.
 """
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import torch
@@ -19,23 +19,25 @@ from torch import nn
 import turnwise
 from turnwise.errors import InputError, require
 from turnwise.files import write_atomic, write_json
-from turnwise.models.registry import ModelConfig, config_of, create_model
-from turnwise.models.shipped import list_pretrained, require_as_shipped, shipped_folder
+from turnwise.models.contract import ModelConfig
+from turnwise.models.registry import config_of, create_model
+from turnwise.models.weights import list_pretrained, pretrained_folder, require_as_described
 
 WEIGHTS, CONFIG, FORMAT = "model.safetensors", "config.json", 1
+FOLDER = "model"  # inside a run folder
 
 
-def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> Path:
-    """Write a model made by `create_model` (or `orbit` around one) into `folder`.
+def save(model: nn.Module, folder: str | os.PathLike[str], classes: Sequence[str] = ()) -> Path:
+    """Write a model made by `create_model`, or an `orbit` around one, into `folder`.
 
-    What `load` could not open is refused before anything is written.
+    Raises `InputError` before anything is written if `load` could not open the result.
     """
     from safetensors.torch import save as to_bytes
 
-    model = getattr(model, "_orig_mod", model)  # inside what torch.compile gives
+    model = getattr(model, "_orig_mod", model)  # inside the result of torch.compile
     config = config_of(model)
     classes = list(classes or getattr(model, "classes", ()))
-    _require_as_described(model, config, classes)
+    _require_loadable(model, config, classes)
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     weights = to_bytes(state)
     description = {
@@ -52,17 +54,17 @@ def save(model: nn.Module, folder: str | Path, classes: Sequence[str] = ()) -> P
     return folder
 
 
-def _require_as_described(model: nn.Module, config: ModelConfig, classes: list[str]) -> None:
-    """Raise unless the model is what its configuration builds, and has a name for every class."""
+def _require_loadable(model: nn.Module, config: ModelConfig, classes: list[str]) -> None:
+    """Raise unless the model is what its configuration builds, with a name for every class."""
     count = config.options.get("num_classes")
     require(
         not classes or len(classes) == count,
-        f"{len(classes)} names of classes were given for a model of {count} classes.",
+        f"{len(classes)} class names were given for a model of {count} classes.",
     )
     with torch.random.fork_rng(devices=[]):
         try:
             fresh = create_model(config.name, **config.options).state_dict()
-        except InputError:  # weights that it starts from may have moved
+        except InputError:  # weights that it started from may have moved
             return
     shapes = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     wanted = {key: tuple(value.shape) for key, value in fresh.items()}
@@ -70,22 +72,22 @@ def _require_as_described(model: nn.Module, config: ModelConfig, classes: list[s
     if other is not None:
         raise InputError(
             f"{other} is {shapes.get(other, 'missing')} and must be {wanted.get(other, 'missing')} "
-            f"as {config.name} was made: a part was replaced. Make the model with what it is to "
-            "have, such as num_classes=3, and give it these weights."
+            f"in a {config.name} with these options: a layer was replaced. Create the model with "
+            "the options it should have, or use reset_classifier."
         )
 
 
-def load(folder: str | Path) -> nn.Module:
-    """Open what `save` wrote, the model of a run folder, or shipped weights by their name.
+def load(folder: str | os.PathLike[str]) -> nn.Module:
+    """Open what `save` wrote, the model of a run folder, or pretrained weights by name.
 
-    It is ready to answer: in eval mode.
+    The model is in eval mode.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
     folder = find_model(folder)
     config = read_config(folder)
-    require_as_shipped(folder, config)
+    require_as_described(folder, config)
     weights = (folder / WEIGHTS).read_bytes()
     require(
         hashlib.sha256(weights).hexdigest() == config["sha256"],
@@ -104,39 +106,32 @@ def load(folder: str | Path) -> nn.Module:
 from_pretrained = load
 
 
-def find_model(folder: str | Path) -> Path:
-    """The folder itself, the `model` folder of a run, or the folder of shipped weights."""
-    folder = shipped_folder(folder) or Path(folder)
-    for candidate in (folder, folder / "model"):
+def find_model(folder: str | os.PathLike[str]) -> Path:
+    """Return the folder itself, the model folder of a run, or that of pretrained weights."""
+    folder = pretrained_folder(folder) or Path(folder)
+    for candidate in (folder, folder / FOLDER):
         if (candidate / CONFIG).is_file():
             require((candidate / WEIGHTS).is_file(), f"{candidate} has no {WEIGHTS}.")
             return candidate
-    if (folder / "recipe.yaml").is_file():
-        raise InputError(f"{folder} {_unfinished(folder)}")
-    shipped = "" if folder.exists() else ", ".join(list_pretrained())
-    hint = f" Shipped weights are: {shipped}." if shipped else ""
+    names = "" if folder.exists() else ", ".join(list_pretrained())
+    hint = f" Pretrained weights are: {names}." if names else ""
+    if folder.is_dir() and not hint:
+        hint = " (A run has none before its training ends.)"
     raise InputError(f"{folder} is not a model or run folder: it has no {CONFIG}.{hint}")
 
 
-def _unfinished(run: Path) -> str:
-    """Why a run has no model yet, and what would give it one."""
-    if (run / "checkpoints" / "last.ckpt").is_file():
-        return (
-            f"has not finished training: it has no model/{CONFIG}; if it was stopped, continue it "
-            f"with: turnwise train --resume {quote(str(run))}"
-        )
-    return (
-        f"has not finished training: it has no model/{CONFIG}, and no epoch to continue from; wait "
-        "for it, or train again."
-    )
+def weights_hash(folder: str | os.PathLike[str]) -> str | None:
+    """Return the hash of the weights in a model folder, None if there are none."""
+    path = Path(folder) / WEIGHTS
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The parsed configuration of a model folder, with the keys it must have."""
+    """Return the parsed configuration of a model folder, with the keys it must have."""
     path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
     needed = {"format", "name", "options", "classes", "sha256"}
     given = config.keys() if isinstance(config, dict) else set()

@@ -1,90 +1,97 @@
-"""The plain vision transformer: the baseline that every table needs, and no symmetry of its own.
+"""The plain vision transformer: the baseline, without any symmetry of its own.
 
 Paper:    Dosovitskiy et al. 2021, "An Image Is Worth 16x16 Words".
 Departs:  mean over the tokens instead of a class token (Beyer et al. 2022, "Better plain ViT
-          baselines for ImageNet-1k"); sizes for small pictures.
+          baselines for ImageNet-1k"); sizes for small images.
 """
+
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.errors import require, require_positive
+from turnwise.attention.dense import BACKENDS
 from turnwise.geometry.sizes import output_size, require_exact_size
-from turnwise.groups import PlanarGroup
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.transformer.plain import PatchEmbedding, TransformerBlock
+from turnwise.models.contract import ImageModel
 from turnwise.models.registry import Task, register
+from turnwise.options import Options, option
+
+Tokens = Float[Tensor, "batch token width"]
 
 
-@register("vit")
-class VisionTransformer(nn.Module):
-    """Plain vision transformer, the baseline: it has no symmetry, whichever group is asked for.
+@dataclass(frozen=True)
+class ViTDesign(Options):
+    """The options of the plain vision transformer."""
 
-    Patches, learned absolute positions, `depth` blocks, mean over the tokens, a linear read-out.
-    """
+    patch: int = option(4, "side of a patch in pixels", at_least=1, at_most=1024)
+    width: int = option(128, "channels of a token", at_least=1, at_most=16384)
+    depth: int = option(6, "number of blocks", at_least=1, at_most=256)
+    heads: int = option(4, "attention heads", at_least=1, at_most=1024)
+    drop_path: float = option(
+        0.0, "highest drop-path rate, reached in the last block", at_least=0, below=1,
+        changes_output=False,
+    )  # fmt: skip
+    backend: str = option(
+        "auto", "implementation of attention", choices=BACKENDS, changes_output=False
+    )
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        patch: int = 4,
-        width: int = 128,
-        depth: int = 6,
-        heads: int = 4,
-        drop_path: float = 0.0,
-        backend: str = "auto",
-    ) -> None:
+
+@register("vit", ViTDesign, "Plain vision transformer, the baseline without symmetry.")
+class VisionTransformer(ImageModel):
+    """Patches, learned absolute positions, blocks, mean over the tokens, a linear classifier."""
+
+    def __init__(self, task: Task, design: ViTDesign) -> None:
         super().__init__()
-        require_positive(patch=patch, width=width, depth=depth, heads=heads)
-        require(0 <= drop_path < 1, f"drop_path = {drop_path} must be from 0 to below 1.")
-        self.group = PlanarGroup.named("C1")  # what it promises: nothing
+        self.num_classes, self.num_features = task.num_classes, design.width
         self.image_size = task.image_size
         self.preprocess = Normalise(task.in_chans)
-        self.patches = PatchEmbedding(task.in_chans, width, patch)
-        require_exact_size(task.image_size, self.patches.stages, f"patches of {patch} pixels")
+        self.patches = PatchEmbedding(task.in_chans, design.width, design.patch)
+        what = f"patches of {design.patch} pixels"
+        require_exact_size(task.image_size, self.patches.stages, what)
         side = output_size(task.image_size, self.patches.stages)
         assert side is not None
-        self.position = nn.Parameter(torch.empty(side * side, width))
-        rates = torch.linspace(0, drop_path, depth, device="cpu").tolist()
+        self.position = nn.Parameter(torch.empty(side * side, design.width))
+        rates = torch.linspace(0, design.drop_path, design.depth, device="cpu").tolist()
         self.blocks = nn.Sequential(
-            *(TransformerBlock(width, heads, drop_path=rate, backend=backend) for rate in rates)
+            *(
+                TransformerBlock(design.width, design.heads, drop_path=rate, backend=design.backend)
+                for rate in rates
+            )
         )
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, task.num_classes)
+        self.norm = nn.LayerNorm(design.width)
+        self.head = nn.Linear(design.width, task.num_classes) if task.num_classes else nn.Identity()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier weights as in the paper's code; a small head: the first loss is a guess's."""
+        """Initialise with Xavier weights as in the paper's code, and a small classifier."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
         nn.init.normal_(self.position, std=self.position.shape[-1] ** -0.5)
-        nn.init.normal_(self.head.weight, std=0.02)
+        if isinstance(self.head, nn.Linear):
+            nn.init.normal_(self.head.weight, std=0.02)
 
     def exact_size(self, size: int) -> tuple[int, ...]:
-        """The one size that its positions are for."""
+        """Return the one size that the learned positions are for."""
         return (self.image_size,)
 
-    def forward_features(
-        self, images: Float[Tensor, "batch channel row col"]
-    ) -> Float[Tensor, "batch token width"]:
-        expected = (self.preprocess.mean.numel(), self.image_size, self.image_size)
-        require(
-            tuple(images.shape[1:]) == expected,
-            f"the model takes pictures of shape {expected} (channel, row, col), "
-            f"got {tuple(images.shape[1:])}.",
-        )
+    def forward_features(self, images: Float[Tensor, "batch channel row col"]) -> Tokens:
+        self.require_shape(images, self.image_size)
         tokens = self.patches(images) + self.position
         return self.norm(self.blocks(tokens.contiguous()))  # by token, as all that follows reads
 
-    def forward_head(
-        self, features: Float[Tensor, "batch token width"]
-    ) -> Float[Tensor, "batch num_classes"]:
-        return self.head(features.mean(dim=1))
+    def pool(self, features: Tokens) -> Float[Tensor, "batch width"]:
+        return features.mean(dim=1)
 
-    def forward(
-        self, images: Float[Tensor, "batch channel row col"]
-    ) -> Float[Tensor, "batch num_classes"]:
-        return self.forward_head(self.forward_features(images))
+    def no_weight_decay(self) -> set[str]:
+        return super().no_weight_decay() | {"position"}
+
+    def position_maps(self) -> dict[str, Float[Tensor, "1 row col"]]:
+        """Return some channels of the learned positions as images."""
+        side = round(len(self.position) ** 0.5)
+        maps = self.position.detach().cpu().T.unflatten(1, (side, side))
+        return {f"channel {c}": maps[c][None] for c in range(min(6, len(maps)))}

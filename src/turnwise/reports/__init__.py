@@ -1,1 +1,1 @@
-"""From numbers to tables, records, pictures and pages."""
+"""Figures, pages, tables and model cards."""

@@ -1,6 +1,7 @@
-"""What is shown: models, each with its classes, its symmetry and pictures it did not learn from.
+"""Models to report on, with images they were not trained on, and rotated or shifted views of those.
 
-Examples are those of the validation split: the test split belongs to `turnwise test`.
+Images are of the validation split: the test split belongs to `turnwise test`.  Rotations by 90° and
+shifts by whole pixels are exact; other angles are interpolated.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,174 +10,194 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
-from jaxtyping import Int64
+import torch.nn.functional as F
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from turnwise.data import Dataset, Examples, load_dataset
+from turnwise.data.batches import to_unit
 from turnwise.data.catalogue import entry
-from turnwise.errors import InputError, require
-from turnwise.evaluation.rotations import predict_probabilities
+from turnwise.errors import require
+from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup
-from turnwise.models import create_model, list_models, load
-from turnwise.models.registry import config_of
-from turnwise.models.shipped import read_card, shipped_folder
-from turnwise.runs.train import load_recipe_data, load_run_data
-from turnwise.training.recipe import make_recipe, read_recipe
+from turnwise.inference.loading import class_names, image_shape, open_model
+from turnwise.inference.predictor import Predictor
+from turnwise.models.weights import pretrained_folder, read_card
+from turnwise.runs.run import Run, load_recipe_data
+from turnwise.training.recipe import make_recipe
+
+Pixels = UInt8[Tensor, "channel row col"]
+Views = Float[Tensor, "view channel row col"]
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model and all that a picture of it needs; `run` is its folder, None if it is untrained."""
+    """A model and all that a figure of it needs; `run` is None if it is untrained."""
 
     name: str
     model: nn.Module
     classes: tuple[str, ...]
-    group: PlanarGroup  # what it is held against: its own, or the recipe's if it has none
-    pictures: Examples
+    group: PlanarGroup  # what it is measured against: its own, or the recipe's if it has none
+    examples: Examples
     origin: str
-    run: Path | None
+    run: Run | None
+
+    @property
+    def predictor(self) -> Predictor:
+        return Predictor(self.model)
 
 
 def load_models(
     targets: Sequence[str], *, data_dir: str | Path | None = None, device: Any = "cpu"
 ) -> list[LoadedModel]:
-    """The subjects called `targets`: runs, model folders, shipped weights, untrained models.
+    """Load runs, model folders, pretrained weights or untrained models.
 
-    Words such as `width=64` between them are options of the models that are named.
+    Words such as `width=64` between them are options of the untrained models.
     """
-    words = [t for t in targets if "=" in t and not Path(t).exists()]
-    places = [t for t in targets if t not in words]
-    require(bool(places), "name at least one run, model folder or model.")
-    folders = [p for p in places if Path(p).is_dir() or shipped_folder(p) is not None]
+    settings = [t for t in targets if "=" in t and not Path(t).exists()]
+    names = [t for t in targets if t not in settings]
+    require(bool(names), "name at least one run, model folder or model.")
+    folders = [n for n in names if Path(n).is_dir() or pretrained_folder(n) is not None]
     require(
-        not words or len(folders) < len(places),
-        f"{' '.join(words)} are options of a named model, but only folders are given; leave them.",
+        not settings or len(folders) < len(names),
+        f"{' '.join(settings)} are options of an untrained model, but only folders are given; "
+        "leave them out.",
     )
-    names = _distinct_names(places)
     return [
-        _from_folder(name, Path(place), data_dir, device)
-        if place in folders
-        else _untrained(name, place, words, device)
-        for name, place in zip(names, places, strict=True)
+        _from_folder(title, Path(name), data_dir, device)
+        if name in folders
+        else _untrained(title, name, settings, device)
+        for title, name in zip(_titles(names), names, strict=True)
     ]
 
 
-def require_alike(subjects: Sequence[LoadedModel]) -> None:
-    """Raise unless all take the same pictures and answer with the same classes."""
-    first = subjects[0]
-    for other in subjects[1:]:
-        same = other.pictures.images.shape[1:] == first.pictures.images.shape[1:]
+def require_comparable(models: Sequence[LoadedModel]) -> None:
+    """Raise unless all take images of one shape and have the same classes."""
+    first = models[0]
+    for other in models[1:]:
+        same = other.examples.images.shape[1:] == first.examples.images.shape[1:]
         require(
             same and other.classes == first.classes,
-            f"{first.name} and {other.name} differ in the shape of their pictures or in their "
+            f"{first.name} and {other.name} differ in the shape of their images or in their "
             "classes; show them one by one.",
         )
 
 
-def spaced_examples(subject: LoadedModel, count: int) -> Examples:
-    """At most `count` pictures, evenly spread: splits may be sorted by class."""
-    pictures = subject.pictures
-    number = torch.linspace(0, len(pictures) - 1, min(count, len(pictures))).round().long()
-    return pictures.take(number)
+def sample_examples(model: LoadedModel, count: int) -> Examples:
+    """Return at most `count` examples, evenly spaced: a split may be sorted by class."""
+    examples = model.examples
+    number = torch.linspace(0, len(examples) - 1, min(count, len(examples))).round().long()
+    return examples.take(number)
 
 
-def recognised_example(subjects: Sequence[LoadedModel]) -> int:
-    """The number of the first picture, from the middle on, that all recognise when upright.
+def take_example(model: LoadedModel, number: int) -> Examples:
+    """Return one of the model's examples."""
+    count = len(model.examples)
+    require(
+        0 <= number < count,
+        f"there is no image {number}; {model.name} has images 0 to {count - 1}.",
+    )
+    return model.examples.take(torch.tensor([number]))
 
-    The middle itself if there is none among the next hundred.
+
+def recognised_example(models: Sequence[LoadedModel]) -> int:
+    """Return the number of an example that all models classify correctly when upright.
+
+    The first from the middle of the split on, or the middle itself if none of a hundred is.
     """
-    pictures = subjects[0].pictures
-    middle = len(pictures) // 2
-    numbers = torch.arange(middle, min(middle + 100, len(pictures)))
-    tried = pictures.take(numbers)
-    right = torch.ones(len(numbers), dtype=torch.bool)
-    for subject in subjects:
-        right &= predict_probabilities(subject.model, tried).argmax(-1) == tried.labels
-    return int(numbers[right][0]) if right.any() else middle
+    examples = models[0].examples
+    middle = len(examples) // 2
+    numbers = torch.arange(middle, min(middle + 100, len(examples)))
+    correct = _all_correct((m.model for m in models), examples.take(numbers))
+    return int(numbers[correct][0]) if correct.any() else middle
 
 
 def recognised_by_all(
-    models: Iterable[nn.Module], pictures: Examples, classes: Sequence[int]
+    models: Iterable[nn.Module], examples: Examples, classes: Sequence[int]
 ) -> Int64[Tensor, " chosen"]:
-    """The first picture of each of `classes` that all models recognise when upright."""
-    right = torch.ones(len(pictures), dtype=torch.bool)
-    for model in models:
-        right &= predict_probabilities(model, pictures).argmax(-1) == pictures.labels
-    found = [(right & (pictures.labels == label)).nonzero()[:1, 0] for label in classes]
+    """Return the first example of each class that all models classify correctly when upright."""
+    correct = _all_correct(models, examples)
+    found = [(correct & (examples.labels == label)).nonzero()[:1, 0] for label in classes]
     return torch.cat(found)
 
 
-def chosen_example(subject: LoadedModel, number: int) -> Examples:
-    """One of the subject's pictures."""
-    count = len(subject.pictures)
-    require(
-        0 <= number < count,
-        f"there is no picture {number}; {subject.name} has pictures 0 to {count - 1}.",
-    )
-    return subject.pictures.take(torch.tensor([number]))
+def rotated_views(image: Pixels, angles: Sequence[float]) -> Views:
+    """Return the image, from 0 to 1, rotated counter-clockwise by each angle in degrees."""
+    upright = to_unit(image[None])
+    return torch.cat([rotate_image(upright, angle) for angle in angles])
+
+
+def shift_image(images: Views, right: int, up: int) -> Views:
+    """Return f(x − t): images shifted by whole pixels, with zeros shifted in."""
+    rows, cols = images.shape[-2:]
+    # padding on one side is cropped on the other: negative padding crops
+    return F.pad(images, (right, -right, -up, up)).reshape(*images.shape[:2], rows, cols)
+
+
+def shifts_within(reach: int) -> list[tuple[int, int]]:
+    """Return all shifts (right, up) by at most `reach` pixels, from the upper left, row by row."""
+    steps = range(-reach, reach + 1)
+    return [(right, -down) for down in steps for right in steps]
+
+
+def shifted_views(image: Pixels, shifts: Sequence[tuple[int, int]]) -> Views:
+    """Return the image, from 0 to 1, shifted by each of (right, up)."""
+    upright = to_unit(image[None])
+    return torch.cat([shift_image(upright, right, up) for right, up in shifts])
+
+
+def _all_correct(models: Iterable[nn.Module], examples: Examples) -> Tensor:
+    correct = torch.ones(len(examples), dtype=torch.bool)
+    for model in models:
+        predicted = Predictor(model).probabilities(examples.images).argmax(-1)
+        correct &= predicted == examples.labels
+    return correct
 
 
 def _from_folder(name: str, folder: Path, data_dir: str | Path | None, device: Any) -> LoadedModel:
-    model = load(folder).to(device)
-    options = config_of(model).options
-    classes = tuple(getattr(model, "classes", ())) or _numbered(options["num_classes"])
-    own: PlanarGroup = model.group  # type: ignore[assignment]
-    if not (folder / "recipe.yaml").is_file():
-        dataset, origin = _shown_to(folder, options, data_dir)
-        group = own if own.order > 1 else PlanarGroup.named("C4")
-        return LoadedModel(name, model, classes, group, dataset.val, origin, folder)
-    recipe = read_recipe(folder / "recipe.yaml")
-    dataset = load_run_data(folder, recipe, data_dir)
-    group = own if own.order > 1 else PlanarGroup.named(recipe.model.group)
-    origin = f"validation pictures of {dataset.name}"
-    return LoadedModel(name, model, classes, group, dataset.val, origin, folder)
+    model, run = open_model(str(folder)).to(device), Run(folder)
+    if run.exists:
+        dataset, default = run.dataset(data_dir), run.recipe.model.group
+        origin = f"validation images of {dataset.name}"
+    else:
+        dataset, origin = _data_of_weights(folder, model, data_dir)
+        default = "C4"
+    group = _own_group(model, default)
+    return LoadedModel(name, model, class_names(model), group, dataset.val, origin, run)
 
 
-def _untrained(name: str, model_name: str, words: Sequence[str], device: Any) -> LoadedModel:
-    known = model_name in list_models()
-    if not known and ("/" in model_name or "." in model_name or Path(model_name).exists()):
-        raise InputError(f"{model_name} is neither a folder nor a model; see turnwise models.")
-    torch.manual_seed(0)
-    model = create_model(model_name, **_options(words)).to(device).eval()
-    options = config_of(model).options
-    digits, origin = _digits(options)
-    own: PlanarGroup = model.group  # type: ignore[assignment]
-    group = own if own.order > 1 else PlanarGroup.named("C4")
-    classes = _numbered(options["num_classes"])
-    return LoadedModel(f"{name}, untrained", model, classes, group, digits.val, origin, None)
+def _untrained(name: str, target: str, settings: Sequence[str], device: Any) -> LoadedModel:
+    model = open_model(target, settings).to(device).eval()
+    dataset, origin = _digits(model)
+    group, title = _own_group(model, "C4"), f"{name}, untrained"
+    return LoadedModel(title, model, class_names(model), group, dataset.val, origin, None)
 
 
-def _options(words: Sequence[str]) -> dict[str, Any]:
-    pairs = [word.partition("=") for word in words]
-    try:
-        return {key: yaml.safe_load(text) for key, _, text in pairs}
-    except yaml.YAMLError:
-        raise InputError(f"{' '.join(words)} cannot be read; write width=64.") from None
+def _own_group(model: nn.Module, default: str) -> PlanarGroup:
+    own = getattr(model, "group", None)
+    known = isinstance(own, PlanarGroup) and own.order > 1
+    return own if known else PlanarGroup.named(default)  # type: ignore[return-value]
 
 
-def _shown_to(folder: Path, options: Any, data_dir: str | Path | None) -> tuple[Dataset, str]:
-    """Embedded digits; for shipped weights that do not know digits, the data of their recipe."""
-    shipped = shipped_folder(folder)
-    card = {} if shipped is None else read_card(shipped)
+def _data_of_weights(
+    folder: Path, model: nn.Module, data_dir: str | Path | None
+) -> tuple[Dataset, str]:
+    """Return embedded digits, or the data of pretrained weights that do not classify digits."""
+    pretrained = pretrained_folder(folder)
+    card = {} if pretrained is None else read_card(pretrained)
     if not card or tuple(card["model"]["classes"]) == entry("digits").classes:
-        return _digits(options)
+        return _digits(model)
     dataset = load_recipe_data(make_recipe(card["recipe"]), data_dir)
-    return dataset, f"validation pictures of {dataset.name}"
+    return dataset, f"validation images of {dataset.name}"
 
 
-def _digits(options: Any) -> tuple[Dataset, str]:
-    """The embedded digits in the model's size, where no data set is named."""
-    size, channels = options["image_size"], options["in_chans"]
+def _digits(model: nn.Module) -> tuple[Dataset, str]:
+    channels, size = image_shape(model)
     return load_dataset("digits", image_size=size, channels=channels), "embedded digits"
 
 
-def _numbered(count: int) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(count))
-
-
-def _distinct_names(places: Sequence[str]) -> list[str]:
-    """The last part of each path, or all of it where two would be called the same."""
-    require(len(set(places)) == len(places), "a run is named twice; name each once.")
-    short = [Path(place).name or str(Path(place).resolve().name) for place in places]
-    return [s if short.count(s) == 1 else p for s, p in zip(short, places, strict=True)]
+def _titles(names: Sequence[str]) -> list[str]:
+    """Return the last part of each path, or all of it where two would have the same title."""
+    require(len(set(names)) == len(names), "a run is named twice; name each once.")
+    short = [Path(name).name or str(Path(name).resolve().name) for name in names]
+    return [s if short.count(s) == 1 else n for s, n in zip(short, names, strict=True)]

@@ -1,7 +1,7 @@
-"""Model cards: what is known of shipped weights, for people, made from card.json and nothing else.
+"""Model cards of pretrained weights as Markdown, made from card.json alone.
 
 `benchmarks/ship_weights.py` writes both files; the record inside a card is a line of
-benchmarks/recipes.jsonl, word for word.
+benchmarks/recipes.jsonl, unchanged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,29 +9,30 @@ from typing import Any
 
 import yaml
 
-from turnwise.models.shipped import list_pretrained, read_card, weights_folder
+from turnwise.models.weights import list_pretrained, read_card, weights_folder
 from turnwise.reports.tables import format_error, format_percent, markdown_table
+from turnwise.runs.run import OLD_KEYS
 
 Card = Mapping[str, Any]
-HEADERS = ["name", "group", "weights", "test accuracy", "over seeds", "bytes", "licence"]
+HEADERS = ["name", "group", "parameters", "test accuracy", "over seeds", "bytes", "licence"]
 FIGURES = {
     "val_accuracy": "validation accuracy",
     "test_accuracy": "test accuracy",
-    "worst_angle": "at the worst of the angles",
-    "orbit_agreement": "same answer over the group",
-    "turn_agreement": "same answer at all angles",
+    "worst_angle": "at the worst angle",
+    "orbit_agreement": "same prediction over the group",
+    "rotation_agreement": "same prediction at all angles",
 }
-TURNED = ("worst_angle", "turn_agreement")  # say something only where pictures were turned
+NEEDS_ANGLES = ("worst_angle", "rotation_agreement")
 
 
-def shipped_cards(pattern: str = "*") -> list[dict[str, Any]]:
-    """The cards of all shipped weights whose name, or whose model's, matches."""
+def pretrained_cards(pattern: str = "*") -> list[dict[str, Any]]:
+    """Return the cards of all pretrained weights whose name, or whose model's, matches."""
     names = list_pretrained(pattern) or list_pretrained(f"{pattern}.*")
     return [read_card(weights_folder(name)) for name in names]
 
 
 def summary_rows(cards: Iterable[Card]) -> list[list[str]]:
-    """A line for each card, under HEADERS."""
+    """Return a row for each card, under HEADERS."""
     return [
         [
             card["name"],
@@ -47,13 +48,13 @@ def summary_rows(cards: Iterable[Card]) -> list[list[str]]:
 
 
 def seed_figures(card: Card) -> dict[str, Any]:
-    """What the record says of the seed whose weights are shipped."""
-    return dict(card["record"]["figures"]["seeds"][str(card["seed"])])
+    """Return the recorded figures of the seed whose weights are published."""
+    return _all_figures(card)[str(card["seed"])]
 
 
 def over_seeds(card: Card, key: str) -> str:
-    """Mean, lowest and highest of a figure over all seeds of the record."""
-    values = [seed[key] for seed in card["record"]["figures"]["seeds"].values()]
+    """Return the mean, minimum and maximum of a figure over all seeds of the record."""
+    values = [figures[key] for figures in _all_figures(card).values()]
     if len(values) == 1:
         return "1 seed"
     low, high = format_percent(min(values), digits=2), format_percent(max(values), digits=2)
@@ -62,7 +63,7 @@ def over_seeds(card: Card, key: str) -> str:
 
 
 def card_page(card: Card) -> str:
-    """The card as Markdown."""
+    """Return the card as Markdown."""
     return "\n\n".join(
         [
             f"# {card['name']}",
@@ -75,54 +76,65 @@ def card_page(card: Card) -> str:
     )
 
 
+def _all_figures(card: Card) -> dict[str, dict[str, Any]]:
+    """Return the figures of all seeds, with the present names of their keys."""
+    return {seed: _renamed(each) for seed, each in card["record"]["figures"]["seeds"].items()}
+
+
+def _renamed(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {OLD_KEYS.get(key, key): value for key, value in figures.items()}
+
+
 def _facts(card: Card) -> list[list[str]]:
     record, figures, model = card["record"], seed_figures(card), card["model"]
     return [
         ["model", f"`{model['name']}`, group {model['options']['group']}"],
-        ["weights", f"{card['weights']:,} in {card['bytes']:,} bytes; {_stored(card['stored'])}"],
+        ["parameters", f"{card['weights']:,} in {card['bytes']:,} bytes; {_stored(card)}"],
         ["sha256", f"`{model['sha256']}`"],
         ["licence", card["licence"]],
         ["seed", f"{card['seed']}, {_choice(card)}"],
         ["trained", f"{figures['epochs']} epochs, {figures['training_seconds']:.0f} s"],
         ["machine", record["machine"]],
         ["command", f"`{record['command']}`"],
-        ["commit", f"{record['commit']} ({record['date']}); shipped at {card['shipped']}"],
+        ["commit", f"{record['commit']} ({record['date']}); published at {card['shipped']}"],
         *([["note", record["figures"]["note"]]] if "note" in record["figures"] else []),
     ]
 
 
 def _choice(card: Card) -> str:
-    count = len(card["record"]["figures"]["seeds"])
+    count = len(_all_figures(card))
     return f"the best of {count} on validation" if count > 1 else "the only one"
 
 
-def _stored(stored: Mapping[str, Any]) -> str:
+def _stored(card: Card) -> str:
+    stored = _renamed(card["stored"])
     if stored["precision"] == "float32":
         return "float32, as trained"
     before, after = (format_percent(stored[key], digits=2) for key in ("before", "after"))
     return (
-        f"float16: all {stored['pictures']:,} validation pictures get the same answer as with the "
-        f"float32 weights ({before} and {after} right), with which the figures below were measured"
+        f"float16: the predicted class of all {stored['images']:,} validation images is that of "
+        f"the float32 weights (accuracy {before} and {after}), with which the figures below were "
+        "measured"
     )
 
 
 def _measured(card: Card) -> str:
-    figures, errors = seed_figures(card), card["equivariance"]
+    figures, errors = seed_figures(card), _renamed(card["equivariance"])
     angles = card["recipe"]["evaluation"]["angles"]
-    turned = angles > 1
-    keys = [key for key in FIGURES if key in figures and (turned or key not in TURNED)]
+    rotated = angles > 1
+    keys = [key for key in FIGURES if key in figures and (rotated or key not in NEEDS_ANGLES)]
     rows = [
         [FIGURES[key], format_percent(figures[key], digits=2), over_seeds(card, key)]
         for key in keys
     ]
-    examined = figures.get("times_examined")
+    times = figures.get("times_evaluated")
     single, double = (format_error(errors[kind]) for kind in ("float32", "float64"))
     return (
         f"{markdown_table(['', 'these weights', 'all seeds'], rows)}\n\n"
-        f"The test split was examined {'once' if examined == 1 else f'{examined} times'}"
-        f"{f', turned in {angles} equal steps of 360°' if turned else ''}. "
-        f"Largest relative change of the scores over {errors['group']}, of the weights in this "
-        f"folder, on {errors['pictures']}: {double} in float64, {single} in float32."
+        f"The test split was evaluated {'once' if times == 1 else f'{times} times'}"
+        f"{f', rotated by {angles} equal steps of 360°' if rotated else ''}. "
+        f"Largest relative change of the logits over {errors['group']}, of the weights in this "
+        f"folder, on {errors['images']}: {double} in float64, {single} in float32."
     )
 
 
@@ -130,7 +142,7 @@ def _data(card: Card) -> list[list[str]]:
     data = card["data"]
     return [
         ["data set", f"{data['name']}: {data['title']}"],
-        ["these pictures", data["provenance"]],
+        ["provenance", data["provenance"]],
         ["licence", data["licence"]],
         ["cite", data["citation"]],
         ["classes", ", ".join(card["model"]["classes"])],

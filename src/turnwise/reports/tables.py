@@ -1,4 +1,4 @@
-"""Numbers as people read them, in tables for a terminal and for Markdown."""
+"""Numbers and tables as text, for the terminal and for Markdown."""
 
 import math
 import re
@@ -15,7 +15,7 @@ _NUMBER = re.compile(
 
 
 def format_percent(score: Interval | float, digits: int = 1) -> str:
-    """A fraction in percent, with its interval where there is one.
+    """Return a fraction in percent, with its interval if it has one.
 
     >>> format_percent(0.972), format_percent(Interval(0.972, 0.961, 0.98))
     ('97.2 %', '97.2 % (96.1–98.0)')
@@ -29,7 +29,7 @@ def format_percent(score: Interval | float, digits: int = 1) -> str:
 
 
 def format_error(error: float | None) -> str:
-    """An equivariance error, of which the order of magnitude matters; None was not measured.
+    """Return an equivariance error with two digits; None and NaN are undefined.
 
     >>> format_error(3.33e-16), format_error(0.0), format_error(0.25)
     ('3.3e-16', '0', '2.5e-01')
@@ -40,18 +40,18 @@ def format_error(error: float | None) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell reads as a quantity, with or without unit and interval."""
+    """Return whether a cell is a number, with or without unit and interval."""
     return _NUMBER.fullmatch(cell) is not None
 
 
 def numeric_columns(headers: Sequence[str], rows: Rows) -> list[bool]:
-    """Which columns hold numbers alone, and are therefore set flush right."""
+    """Return which columns hold only numbers, and are therefore flush right."""
     columns = [[row[i] for row in rows] for i in range(len(headers))]
     return [bool(cells) and all(map(is_number, cells)) for cells in columns]
 
 
 def text_table(headers: Sequence[str], rows: Rows) -> str:
-    """A table for the terminal: words flush left, numbers flush right.
+    """Return a table for the terminal: words flush left, numbers flush right.
 
     >>> print(text_table(["model", "accuracy"], [["gsa", "97.2 %"], ["plain-vit", "9.8 %"]]))
     model      accuracy
@@ -68,7 +68,7 @@ def text_table(headers: Sequence[str], rows: Rows) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Rows) -> str:
-    """A table for README and docs; cells may hold Markdown, but neither break the table nor HTML.
+    """Return a table in Markdown; cells may hold Markdown, but cannot break the table or add HTML.
 
     >>> print(markdown_table(["model", "error"], [["gsa|p4", "3.3e-16"]]))
     | model | error |
@@ -85,12 +85,12 @@ def markdown_table(headers: Sequence[str], rows: Rows) -> str:
 
 
 def _one_line(cell: str) -> str:
-    """What the terminal would act on (line breaks, escape codes, bidi marks) becomes a space."""
+    """Replace what a terminal would act on (line breaks, escape codes, bidi marks) by spaces."""
     return "".join(c if c.isprintable() else " " for c in cell)
 
 
 def _width(cell: str) -> int:
-    """Terminal columns: ideographs take two, combining marks none."""
+    """Return the width in terminal columns: ideographs take two, combining marks none."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in cell)
     return len(cell) + wide - sum(unicodedata.combining(c) > 0 for c in cell)
 

@@ -1,145 +1,36 @@
-"""From a recipe to a run folder.
+"""Train a recipe into a run folder.
 
-    recipe.yaml        the recipe with every default filled in
-    environment.json   versions, machine, command, and hashes of the data
-    metrics.csv        one row per epoch; `tensorboard/` holds the same for TensorBoard
-    checkpoints/       best.ckpt (by validation accuracy) and last.ckpt, for Lightning to resume
-    model/             the best weights as a model folder, for everything else
-
-Training sees the train and validation splits alone.  Of the test split only a hash is taken, by
-which `turnwise test`, to which it belongs, knows it again.
+Training sees the training and validation splits only.  The run stores a hash of the test split, by
+which `turnwise test` recognises it.
 """
 
 import errno
-import json
 import os
-import platform
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from importlib.metadata import distributions
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
 
 import lightning
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
-import turnwise
-from turnwise.errors import InputError, require
-from turnwise.data import Dataset, load_dataset
+from turnwise.data import Dataset
 from turnwise.data.storage import expand_home
-from turnwise.files import cannot_write, write_json, write_atomic
+from turnwise.errors import InputError, require
+from turnwise.files import cannot_write
 from turnwise.layers.normalise import Normalise
-from turnwise.models import create_model, save
+from turnwise.models import create_model
+from turnwise.runs.run import Run, load_recipe_data
+from turnwise.training.callbacks import interruptible
 from turnwise.training.module import Classifier
-from turnwise.training.interruption import interruptible
 from turnwise.training.recipe import Recipe
-from turnwise.training.trainer import SplitBatches, make_trainer, quick_products, quiet
+from turnwise.training.trainer import SplitBatches, allow_tf32, make_trainer, quiet
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
-FOLDER_VARIABLE = "TURNWISE_RUN_FOLDER"  # tells the processes of one run which folder is theirs
-
-
-def next_folder(parent: Path) -> Path:
-    """`parent`/version_N with the first N that no run has taken."""
-    taken = [int(p.name[8:]) for p in parent.glob("version_*") if p.name[8:].isdecimal()]
-    return parent / f"version_{max(taken, default=-1) + 1}"
-
-
-def claim_folder(folder: Path, numbered: bool) -> Path:
-    """Make `folder`, or the next numbered one in it, before any other run can."""
-    while True:
-        place = next_folder(folder) if numbered else folder
-        try:
-            place.mkdir(parents=True)
-        except FileExistsError:
-            require(numbered, f"{place} {_taken(place)}")
-        except OSError as error:
-            raise cannot_write(place, error) from error
-        else:
-            return place
-
-
-def _taken(place: Path) -> str:
-    """Why a folder cannot be trained in, and what would work."""
-    if last_checkpoint(place).is_file():
-        return f"exists; choose another --output, or continue it with --resume {place}."
-    if (place / "recipe.yaml").is_file() and not (place / "metrics.csv").is_file():
-        return (
-            "holds a run without a whole epoch, which goes on or was killed; choose another "
-            "--output, or remove it if it was killed."
-        )
-    return "exists; choose another --output."
-
-
-def last_checkpoint(run: Path) -> Path:
-    """What a run is resumed from, once it has finished an epoch."""
-    return run / "checkpoints" / "last.ckpt"
-
-
-def load_recipe_data(recipe: Recipe, data_dir: str | Path | None) -> Dataset:
-    """The data set that a recipe names; the same splits for every seed of the training."""
-    part = recipe.data
-    return load_dataset(
-        part.name, data_dir=data_dir, image_size=part.image_size, channels=part.channels,
-        crop=part.crop, val_fraction=part.val_fraction, fraction=part.fraction,
-    )  # fmt: skip
-
-
-def load_run_data(run: Path, recipe: Recipe, data_dir: str | Path | None) -> Dataset:
-    """The data set of a run, which must be the one that it was started on, picture for picture.
-
-    Otherwise pictures that were trained on could be tested, or classes could have moved.
-    """
-    dataset = load_recipe_data(recipe, data_dir)
-    try:
-        started = json.loads((run / "environment.json").read_text(encoding="utf-8"))["data"]
-        same_classes = started["classes"] == list(dataset.classes)
-        same_splits = started["sha256"] == dataset.digests()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{run / 'environment.json'} does not tell the run's data set.") from error
-    require(
-        same_classes and same_splits,
-        f"the pictures or classes of {dataset.name} are not those that {run} was trained on; "
-        "bring them back, or train again.",
-    )
-    return dataset
-
-
-def _with_full_path(recipe: Recipe) -> Recipe:
-    """Pictures and first weights by their full paths, so that the run finds them from anywhere."""
-    name, weights = recipe.data.name, recipe.model.options.get("weights")
-    if weights and Path(weights).exists():
-        options = recipe.model.options | {"weights": str(Path(weights).resolve())}
-        recipe = replace(recipe, model=replace(recipe.model, options=options))
-    if not name.startswith("folder:"):
-        return recipe
-    path = Path(name.removeprefix("folder:")).expanduser().resolve()
-    return replace(recipe, data=replace(recipe.data, name=f"folder:{path}"))
-
-
-def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
-    """The recipe's model for these pictures and classes, its first weights drawn from the seed."""
-    lightning.seed_everything(recipe.seed, verbose=False)
-    model = create_model(
-        recipe.model.name,
-        group=recipe.model.group,
-        num_classes=len(dataset.classes),
-        in_chans=dataset.channels,
-        image_size=dataset.image_size,
-        **recipe.model.options,
-    )
-    if not recipe.model.options.get("weights"):  # a trained base keeps what it was trained with
-        for module in model.modules():
-            if isinstance(module, Normalise):
-                module.fit(dataset.train.images)
-    model.classes = dataset.classes  # type: ignore[assignment]
-    return model
+FOLDER_VARIABLE = "TURNWISE_RUN_FOLDER"  # the folder that all processes of a run share
 
 
 def train(
@@ -150,144 +41,137 @@ def train(
     resume: bool = False,
     numbered: bool = False,
     command: str = "",
-    begins: Callable[[Path], None] = lambda place: None,
-) -> Path:
-    """Train as the recipe says and leave everything in `folder`; returns it.
+    on_start: Callable[[Run], None] = lambda run: None,
+) -> Run:
+    """Train a recipe and return the run.
 
-    If `numbered`, in the next free `folder`/version_N.  With `resume`, continue from the last whole
-    checkpoint in `folder`.  A run that fails before its first epoch is complete leaves nothing
-    behind.  Once training begins, `begins` is told where.
+    Args:
+        recipe: the experiment.
+        folder: the run folder; with `numbered` the next free `folder`/version_N.
+        data_dir: where the data sets are.
+        resume: continue from the last checkpoint in `folder`.
+        command: the command line, to be stored.
+        on_start: called with the run when training starts.
+
+    A run that fails before the end of its first epoch leaves no files.
     """
     known = os.environ.get(FOLDER_VARIABLE)
     folder = expand_home(known or folder, "the folder of a run")
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    run = Run(folder)
     if resume:
-        last = last_checkpoint(folder)
         require(
-            last.is_file(),
-            f"{folder} has no checkpoints/{last.name} to resume from: no epoch was finished, or it "
-            "was taken away; bring it back, or train with another --output.",
+            run.is_resumable,
+            f"{folder} has no checkpoint to resume from: no epoch was finished, or the checkpoint "
+            "was removed; restore it, or train in another folder.",
         )
-        read_checkpoint(last)
-    elif not _is_follower():
-        folder = claim_folder(folder, numbered and not known)
-    with _cleaned_up(folder, missing):
-        if resume:
-            dataset = load_run_data(folder, recipe, data_dir)
-        else:
-            dataset = load_recipe_data(recipe, data_dir)
-        recipe = _with_full_path(recipe)
+        run.read_checkpoint("last")
+    elif _is_rank_zero():
+        run = Run.create(folder, numbered=numbered and not known)
+    with _cleaned_up(run, missing), run.lock() if _is_rank_zero() else nullcontext():
+        dataset = run.dataset(data_dir, recipe) if resume else load_recipe_data(recipe, data_dir)
+        recipe = _with_full_paths(recipe)
         model = build_model(recipe, dataset)
         if not resume:
-            _start_folder(folder, recipe, dataset, command)
-        begins(folder)
-        _fit(model, recipe, dataset, folder, resume)
-    return folder
+            rank_zero_only(run.start)(recipe, dataset, command)
+        on_start(run)
+        _fit(model, recipe, dataset, run, resume)
+    return run
 
 
-def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, folder: Path, resume: bool) -> None:
-    """Let Lightning train the model, and keep the weights that validation chose."""
-    checkpoints = folder / "checkpoints"
-    with _shared_folder(folder):
+def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
+    """Build the recipe's model for these images and classes, with weights drawn from the seed."""
+    lightning.seed_everything(recipe.seed, verbose=False)
+    model = create_model(
+        recipe.model.name,
+        group=recipe.model.group,
+        num_classes=len(dataset.classes),
+        in_chans=dataset.channels,
+        image_size=dataset.image_size,
+        **recipe.model.options,
+    )
+    if not recipe.model.options.get("weights"):  # a trained model keeps its normalisation
+        for module in model.modules():
+            if isinstance(module, Normalise):
+                module.fit(dataset.train.images)
+    model.classes = dataset.classes  # type: ignore[assignment]
+    return model
+
+
+def _with_full_paths(recipe: Recipe) -> Recipe:
+    """Store image folders and initial weights by full path, so that the run finds them later."""
+    name, weights = recipe.data.name, recipe.model.options.get("weights")
+    if weights and Path(weights).exists():
+        options = recipe.model.options | {"weights": str(Path(weights).resolve())}
+        recipe = replace(recipe, model=replace(recipe.model, options=options))
+    if not name.startswith("folder:"):
+        return recipe
+    path = Path(name.removeprefix("folder:")).expanduser().resolve()
+    return replace(recipe, data=replace(recipe.data, name=f"folder:{path}"))
+
+
+def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: bool) -> None:
+    """Train with Lightning, and store the weights that validation selected."""
+    with _shared_folder(run.path):
         with quiet():
-            trainer = make_trainer(recipe, folder)
+            trainer = make_trainer(recipe, run.training_files())
         module = Classifier(model, recipe, len(dataset.classes))
         if recipe.trainer.compile:
             model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
-        with quiet(), quick_products(recipe.trainer.precision), interruptible(trainer):
+        with quiet(), allow_tf32(recipe.trainer.precision), interruptible(trainer):
             try:
                 trainer.fit(
                     module,
                     datamodule=SplitBatches(dataset, recipe),
-                    ckpt_path=str(last_checkpoint(folder)) if resume else None,
+                    ckpt_path=str(run.checkpoint("last")) if resume else None,
                     weights_only=True,
                 )
-            except MisconfigurationException as error:  # fewer epochs than were trained, say
+            except MisconfigurationException as error:  # e.g. fewer epochs than were trained
                 raise InputError(" ".join(str(error).split())) from error
             except ValueError as error:
                 if "more than 1 value per channel" not in str(error):
                     raise
                 raise InputError(
-                    "a batch of one picture leaves this model's norms nothing to compare; choose "
-                    "another optimisation.batch_size, so that no batch is so small."
+                    "batch norm cannot train on a batch of one image; choose another "
+                    "optimisation.batch_size, so that no batch is that small."
                 ) from error
     if trainer.is_global_zero:
-        best = checkpoints / "best.ckpt"
-        save(_with_weights(model, best), folder / "model", classes=dataset.classes)
+        module.load_state_dict(run.read_checkpoint("best")["state_dict"])
+        run.save_model(model, dataset.classes)
 
 
-def _with_weights(model: nn.Module, checkpoint: Path) -> nn.Module:
-    state = read_checkpoint(checkpoint)["state_dict"]
-    own = {key.removeprefix("model."): v for key, v in state.items() if key.startswith("model.")}
-    model.load_state_dict(own)
-    return model
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What Lightning kept, as tensors and plain values; nothing in the file is executed."""
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, UnpicklingError, EOFError) as error:
-        raise InputError(f"{path} is damaged or no checkpoint; train again.") from error
-    require(
-        isinstance(checkpoint, dict) and "state_dict" in checkpoint,
-        f"{path} holds no weights; train again.",
-    )
-    return dict(checkpoint)
-
-
-def _is_follower() -> bool:
-    """Whether this is one of several processes, and not the one that writes."""
-    return bool(getattr(rank_zero_only, "rank", 0))
-
-
-@rank_zero_only
-def _start_folder(folder: Path, recipe: Recipe, dataset: Dataset, command: str) -> None:
-    write_atomic(folder / "recipe.yaml", recipe.yaml().encode())
-    environment = {
-        "command": command,
-        "turnwise": turnwise.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": {d.name: d.version for d in sorted(distributions(), key=lambda d: d.name)},
-        "data": {
-            "name": dataset.name,
-            "provenance": dataset.provenance,
-            "classes": dataset.classes,
-            "sha256": dataset.digests(),
-        },
-    }
-    write_json(folder / "environment.json", environment)
+def _is_rank_zero() -> bool:
+    """Return whether this is the only process, or the one of several that writes files."""
+    return not getattr(rank_zero_only, "rank", 0)
 
 
 @contextmanager
-def _cleaned_up(folder: Path, missing: list[Path]) -> Iterator[None]:
-    """Turn a full or read-only disk into one line; leave no folder without a whole checkpoint.
+def _cleaned_up(run: Run, missing: list[Path]) -> Iterator[None]:
+    """Remove the folder of a run that fails without a checkpoint; report a full disk in one line.
 
-    Folders that were `missing` before, innermost first, are unmade, unless others use them.
+    Folders that were `missing` before, innermost first, are removed unless they are in use.
     """
     try:
         yield
     except BaseException as error:
-        if not last_checkpoint(folder).is_file() and not _is_follower():
-            shutil.rmtree(folder, ignore_errors=True)
+        if not run.is_resumable and _is_rank_zero():
+            shutil.rmtree(run.path, ignore_errors=True)
             with suppress(OSError):
-                for place in missing:
-                    if place.is_dir():
-                        place.rmdir()
+                for path in missing:
+                    if path.is_dir():
+                        path.rmdir()
         if isinstance(error, OSError) and error.errno in WRITE_ERRORS:
-            raise cannot_write(folder, error) from error
+            raise cannot_write(run.path, error) from error
         raise
 
 
 @contextmanager
 def _shared_folder(folder: Path) -> Iterator[None]:
-    """While training, child processes that Lightning starts find the same folder."""
-    mine = FOLDER_VARIABLE not in os.environ
+    """Pass the folder to the processes that Lightning starts."""
+    is_first = FOLDER_VARIABLE not in os.environ
     os.environ.setdefault(FOLDER_VARIABLE, str(folder))
     try:
         yield
     finally:
-        if mine:
+        if is_first:
             del os.environ[FOLDER_VARIABLE]

@@ -1,11 +1,14 @@
-"""What Lightning does not do by itself: steps that can be repeated, a table that survives a
-resumption, a stop at the first nonsense, and checkpoints that are written whole."""
+"""Lightning callbacks: repeatable steps, averaged weights, stopping rules, a metrics table that
+survives resuming, atomic checkpoints, and a clean end on Ctrl-C."""
 
 import csv
 import io
+import os
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,17 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from turnwise.data.batches import mix
 from turnwise.errors import InputError
 from turnwise.files import write_atomic
+from turnwise.signals import handle_interrupts
 from turnwise.training.recipe import Recipe
 
 COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "val_loss", "val_accuracy", "seconds")
+STOPPING = b"stopping before the next batch; press Ctrl-C again to stop immediately\n"
 
 
 class RepeatableSteps(Callback):
-    """Make each step's randomness (dropout, drop-path) a function of the seed and the step.
+    """Make each step's randomness (dropout, drop path) a function of the seed and the step.
 
-    A resumed run then continues exactly as if it had not stopped, with no random state to keep.
+    A resumed run then continues as if it had not stopped, without any stored random state.
     """
 
     def __init__(self, seed: int) -> None:
@@ -40,14 +45,13 @@ class RepeatableSteps(Callback):
 
 
 class AveragedWeights(WeightAveraging):
-    """Validate and keep a running average of the weights, each step's share fading by `decay`.
+    """Validate and store an exponential moving average (EMA) of the weights.
 
-    After t steps it fades by (1 + t) / (10 + t) where that is less: else the weights of the first
-    steps would count for a third of the average after 500 steps at 0.998.
-    It is brought up to date every few steps, with the share that these steps have together, since
-    walking over all weights takes the host as long as several layers.
-    Buffers are averaged, too, and copied where an average is nonsense: tables of whole numbers
-    would be rounded down, 9 · 0.992 + 9 · 0.008 to 8, and a module names others (`never_averaged`).
+    After t steps the decay is at most (1 + t) / (10 + t), or the first weights would dominate: at
+    0.998 they would be a third of the average after 500 steps.  The average is updated every few
+    steps with their joint weight, because an update costs as much host time as several layers.
+    Buffers are averaged too, except integer tables and those that a module lists in
+    `never_averaged`, which are copied.
 
     Paper:    Polyak & Juditsky 1992, "Acceleration of Stochastic Approximation by Averaging".
     """
@@ -58,19 +62,19 @@ class AveragedWeights(WeightAveraging):
         super().__init__(multi_avg_fn=self._update)
         self.decay, self.steps = decay, 0
 
-    def _update(self, kept: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
-        number = kept[0].is_floating_point() or kept[0].is_complex()
-        spoiled = self._spoiled() if number else set()
-        pairs = list(zip(kept, current, strict=True))
-        averaged = [pair for pair in pairs if number and pair[0].data_ptr() not in spoiled]
+    def _update(self, averages: Sequence[Tensor], current: Sequence[Tensor], count: Any) -> None:
+        floating = averages[0].is_floating_point() or averages[0].is_complex()
+        excluded = self._excluded_buffers() if floating else set()
+        pairs = list(zip(averages, current, strict=True))
+        averaged = [pair for pair in pairs if floating and pair[0].data_ptr() not in excluded]
         if averaged:
-            get_ema_multi_avg_fn(self.kept_share())(*map(list, zip(*averaged, strict=True)), count)
+            get_ema_multi_avg_fn(self.decay_now())(*map(list, zip(*averaged, strict=True)), count)
         for old, new in pairs:
-            if not number or old.data_ptr() in spoiled:
+            if not floating or old.data_ptr() in excluded:
                 old.copy_(new)
 
-    def _spoiled(self) -> set[int]:
-        """Where the buffers of the average lie that an average would spoil."""
+    def _excluded_buffers(self) -> set[int]:
+        """Return the addresses of the buffers that must be copied, not averaged."""
         model: Any = self._average_model
         return {
             module.get_buffer(name).data_ptr()
@@ -78,26 +82,26 @@ class AveragedWeights(WeightAveraging):
         }  # fmt: skip
 
     def setup(self, trainer: lightning.Trainer, pl_module: Any, stage: str) -> None:
-        """Where the weights will be: they are moved after this, and every update would wait."""
+        """Put the average on the training device; the counter stays on the CPU."""
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
         average: Any = self._average_model
         if average is not None:
-            average.n_averaged = torch.zeros((), dtype=torch.long)  # every update looks at it
+            average.n_averaged = torch.zeros((), dtype=torch.long)  # every update reads it
 
     def on_validation_epoch_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
-        """Epochs of fewer steps than an update takes are validated with what they have trained."""
+        """Update before validation if an epoch had fewer steps than an update takes."""
         average: Any = self._average_model
         if average is not None and trainer.global_step and not int(average.n_averaged):
             average.update_parameters(pl_module)
         super().on_validation_epoch_start(trainer, pl_module)
 
-    def kept_share(self) -> float:
-        """Of the average so far, in the one that the next steps are part of."""
+    def decay_now(self) -> float:
+        """Return the weight of the old average in the next one."""
         return min(self.decay, (1 + self.steps) / (10 + self.steps)) ** self.EVERY
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Every few steps; and after epochs with fewer in all, or untrained weights would stay."""
+        """Return whether to update: every few steps, and at least once in a short epoch."""
         if step_idx is not None:
             self.steps = step_idx + 1
             return self.steps % self.EVERY == 0
@@ -105,26 +109,23 @@ class AveragedWeights(WeightAveraging):
         return average is not None and not int(average.n_averaged)
 
 
-class StopAtNonsense(Callback):
-    """Raise as soon as the loss is not a number; on a GPU it is looked at every 50 steps.
-
-    Looking makes the host wait for the device, so the verdict is gathered there in between.
-    """
+class StopAtNonFinite(Callback):
+    """Raise if the loss is not finite; on a GPU, which a check must wait for, every 50 steps."""
 
     def __init__(self) -> None:
-        self.healthy: Tensor | None = None
+        self.finite: Tensor | None = None
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         finite = torch.isfinite(outputs["loss"]).all()
-        self.healthy = finite if self.healthy is None else self.healthy & finite
+        self.finite = finite if self.finite is None else self.finite & finite
         last = batch_idx + 1 == trainer.num_training_batches
-        look = finite.device.type == "cpu" or trainer.global_step % 50 == 0 or last
-        if look and not self.healthy:
+        check = finite.device.type == "cpu" or trainer.global_step % 50 == 0 or last
+        if check and not self.finite:
             rate = trainer.optimizers[0].param_groups[0]["lr"]
             raise InputError(
-                f"the loss is not a number at step {trainer.global_step} (epoch "
+                f"the loss is not finite at step {trainer.global_step} (epoch "
                 f"{trainer.current_epoch}, learning rate {rate:.3g}); lower "
                 "optimisation.learning_rate, set optimisation.gradient_clip, or use "
                 "trainer.precision=32-true."
@@ -132,10 +133,9 @@ class StopAtNonsense(Callback):
 
 
 class StopWithoutProgress(EarlyStopping):
-    """Stop after `patience` epochs in which the validation accuracy was no better than before.
+    """Stop after `patience` epochs without a better validation accuracy.
 
-    The count is kept in the checkpoints: a run that is resumed stops where it would have stopped,
-    and one that had stopped stays so, unless it is given more patience.
+    Checkpoints hold the count: a run that stopped does not continue unless `patience` is increased.
     """
 
     def __init__(self, patience: int) -> None:
@@ -151,9 +151,9 @@ class StopWithoutProgress(EarlyStopping):
 
 
 class EpochTable(Callback):
-    """One row per epoch in metrics.csv, kept through a resumption; without a bar, also a line.
+    """Write one row per epoch as CSV; without a progress bar, also print a line.
 
-    (Lightning's own CSV logger deletes the table of the run that it continues.)
+    Lightning's own CSV logger would delete the table of a resumed run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -193,35 +193,32 @@ class EpochTable(Callback):
             )
 
 
-class KeepRecipe(Callback):
-    """The recipe as it is trained, with what was set anew for a run that is resumed.
+class StoreRecipe(Callback):
+    """Store the recipe, with changes to a resumed run, once Lightning has accepted it."""
 
-    Once training begins: settings that Lightning refuses are not kept.
-    """
-
-    def __init__(self, recipe: Recipe, path: Path) -> None:
-        self.recipe, self.path = recipe, path
+    def __init__(self, recipe: Recipe, write: Callable[[Recipe], None]) -> None:
+        self.recipe, self.write = recipe, write
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         if trainer.is_global_zero:
-            write_atomic(self.path, self.recipe.yaml().encode())
+            self.write(self.recipe)
 
 
-class FollowMove(Callback):
-    """Tell checkpoints that were moved with their run where they are now.
+class RelocateCheckpoints(Callback):
+    """Correct the paths in the checkpoint of a run folder that was renamed.
 
-    Lightning forgets the best score when a folder has another name, and would overwrite it.
+    Otherwise Lightning would drop the best score and overwrite the best checkpoint.
     """
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def on_load_checkpoint(
         self, trainer: lightning.Trainer, pl_module: Any, checkpoint: dict[str, Any]
     ) -> None:
         for state in checkpoint["callbacks"].values():
             if "dirpath" in state:
-                state["dirpath"] = str(self.place.resolve())
+                state["dirpath"] = str(self.folder.resolve())
                 for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
                     state[key] = self._here(state[key])
                 state["best_k_models"] = {
@@ -229,11 +226,11 @@ class FollowMove(Callback):
                 }
 
     def _here(self, path: str) -> str:
-        return str(self.place.resolve() / Path(path).name) if path else path
+        return str(self.folder.resolve() / Path(path).name) if path else path
 
 
-class WholeCheckpoints(TorchCheckpointIO):
-    """A checkpoint is written beside its place and moved there in one step, or not at all."""
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Write a checkpoint to a temporary file and rename it, so that it is complete or absent."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
@@ -241,3 +238,53 @@ class WholeCheckpoints(TorchCheckpointIO):
         content = io.BytesIO()
         torch.save(checkpoint, content)
         write_atomic(Path(path), content.getvalue())
+
+
+class StopBetweenBatches(Callback):
+    """Stop before the next batch at the first Ctrl-C, immediately at the second.
+
+    A KeyboardInterrupt could leave the queue to the TensorBoard writer locked.  Closing the writer
+    would then hang, and by that time Lightning ignores further Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def request(self, *_: Any) -> None:
+        """Handle the signal; `print` is not safe here."""
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        if sys.__stderr__ is not None:
+            with suppress(OSError, ValueError):  # the same Ctrl-C may have ended the reader
+                os.write(sys.__stderr__.fileno(), STOPPING)
+
+    def stop_if_requested(self) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.stop_if_requested()
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        self.stop_if_requested()
+
+
+@contextmanager
+def interruptible(trainer: lightning.Trainer) -> Iterator[None]:
+    """Raise one KeyboardInterrupt between batches if Ctrl-C is pressed while `trainer` fits.
+
+    Of several processes the first reacts, and Lightning ends the others.
+    """
+    stop = StopBetweenBatches()
+    trainer.callbacks.insert(0, stop)  # type: ignore[attr-defined]
+    try:
+        with handle_interrupts(stop.request if trainer.local_rank == 0 else signal.SIG_IGN):
+            yield
+        stop.stop_if_requested()
+    except SystemExit:  # Lightning exits on Ctrl-C; here the caller decides
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        trainer.callbacks.remove(stop)  # type: ignore[attr-defined]

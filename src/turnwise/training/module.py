@@ -1,4 +1,4 @@
-"""What Lightning trains: a model, a loss, two metrics."""
+"""The Lightning module: a model, a loss and two metrics."""
 
 import lightning
 import numpy as np
@@ -16,12 +16,12 @@ from turnwise.training.recipe import Recipe
 
 
 class Classifier(lightning.LightningModule):
-    """Cross-entropy on labelled pictures in [0, 1]; every symmetry is the model's own affair."""
+    """Cross-entropy training of a classifier on images in [0, 1]."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, num_classes: int) -> None:
         super().__init__()
         self.model, self.recipe = model, recipe
-        self.train_loss = MeanMetric(nan_strategy="ignore")  # StopAtNonsense speaks of those
+        self.train_loss = MeanMetric(nan_strategy="ignore")  # StopAtNonFinite reports those
         self.val_loss = MeanMetric(nan_strategy="ignore")
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
 
@@ -31,7 +31,7 @@ class Classifier(lightning.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         images, labels = batch
         mixing = self.recipe.optimisation.mixup > 0
-        loss = self._mixed_loss(images, labels) if mixing else self._loss(self(images), labels)
+        loss = self._mixup_loss(images, labels) if mixing else self._loss(self(images), labels)
         self.train_loss.update(loss.detach(), len(labels))
         self.log("train_loss", self.train_loss, on_step=False, on_epoch=True)
         return loss
@@ -40,25 +40,23 @@ class Classifier(lightning.LightningModule):
         smoothing = self.recipe.optimisation.label_smoothing
         return F.cross_entropy(logits, labels, label_smoothing=smoothing)
 
-    def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Each picture is laid over another of its batch, and has to be called both, in parts.
+    def _mixup_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of images mixed in pairs, weighted by both labels.
 
-        λ ~ Beta(a, a), one for each batch, a function of seed and step: a resumed run repeats it.
+        λ ~ Beta(α, α), one per batch, is a function of seed and step, so that a resumed run
+        repeats it.
 
         Paper:    Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization".
         """
-        amount = self.recipe.optimisation.mixup
-        draw = np.random.default_rng((self.recipe.seed, self.global_step)).beta(amount, amount)
+        alpha = self.recipe.optimisation.mixup
+        draw = np.random.default_rng((self.recipe.seed, self.global_step)).beta(alpha, alpha)
         share = torch.tensor(draw, device=images.device, dtype=images.dtype)
         logits = self(torch.lerp(images.flip(0), images, share))
         first, second = (self._loss(logits, these) for these in (labels, labels.flip(0)))
         return share * first + (1 - share) * second
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Without compilation: evaluation would be a second graph to make, for few pictures.
-
-        What is measured is then also what `turnwise test` will run.
-        """
+        """Validate without torch.compile, which would compile a second graph for few images."""
         images, labels = batch
         logits = self.model.forward(self.model.preprocess(images))  # type: ignore[operator]
         self.val_loss.update(F.cross_entropy(logits, labels), len(labels))
@@ -68,7 +66,7 @@ class Classifier(lightning.LightningModule):
 
     @property
     def fused(self) -> bool:
-        """Scaled gradients (16-mixed) are unscaled between the backward pass and the step."""
+        """Whether the optimiser step is fused: on GPUs, unless gradients are scaled (16-mixed)."""
         return self.device.type == "cuda" and self.recipe.trainer.precision != "16-mixed"
 
     def configure_gradient_clipping(
@@ -77,7 +75,7 @@ class Classifier(lightning.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """By the norm of all gradients; Lightning refuses to do it for a fused step."""
+        """Clip by the norm of all gradients; Lightning refuses to do it for a fused step."""
         if not self.fused:
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val is not None:

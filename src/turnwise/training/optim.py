@@ -1,28 +1,24 @@
-"""How the learning rate changes: a linear warm-up, then constant, along half a cosine to zero, or
-with one over the root of the step."""
+"""The optimiser and its learning-rate schedule."""
 
 import math
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from turnwise.models.contract import undecayed
 from turnwise.training.recipe import OptimisationPart
-
-# what says where a token is, under any name: to pull it towards zero is to forget the place
-POSITIONS = ("position", "pose", "frequency", "lead", "alpha", "beta", "table")
 
 
 def rate_factor(step: int, warmup: int, total: int, schedule: str) -> float:
-    """What the base learning rate is multiplied by at `step` of `total`.
+    """Return what the learning rate is multiplied by at `step` of `total`.
 
     Paper:    Loshchilov & Hutter 2017, "SGDR" (one cycle, no restart); Vaswani et al. 2017,
               "Attention Is All You Need" ("noam", √(warmup / step) after the warm-up).
     Departs:  "noam" has the base rate as its peak, whatever the width, as Horn et al. 2021 do.
     """
     if schedule == "noam":
-        warmup = max(1, warmup)  # of 0 steps the rate would be 0 throughout
+        warmup = max(1, warmup)  # with 0 steps the rate would be 0 throughout
         return min(step / warmup, math.sqrt(warmup / max(1, step)))
     if step < warmup:
         return (step + 1) / warmup
@@ -32,27 +28,36 @@ def rate_factor(step: int, warmup: int, total: int, schedule: str) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def make_optimiser(model: nn.Module, how: OptimisationPart, fused: bool = False) -> Optimizer:
-    """Weight decay pulls on matrices and filters alone, not on biases, norms or positions.
-
-    With `fused`, one kernel does the work of many (on a GPU).
-    """
-    matrices = [p for name, p in model.named_parameters() if _decays(name, p)]
-    others = [p for name, p in model.named_parameters() if not _decays(name, p)]
+def make_optimiser(model: nn.Module, part: OptimisationPart, fused: bool = False) -> Optimizer:
+    """Return the optimiser of a recipe; `fused` uses one kernel instead of many (on a GPU)."""
+    decayed, others = split_by_decay(model)
     groups = [
-        {"params": matrices, "weight_decay": how.weight_decay},
+        {"params": decayed, "weight_decay": part.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    if how.optimiser == "sgd":
-        return SGD(groups, lr=how.learning_rate, momentum=0.9, nesterov=True, fused=fused)
-    return AdamW(groups, lr=how.learning_rate, fused=fused)
+    if part.optimiser == "sgd":
+        return SGD(groups, lr=part.learning_rate, momentum=0.9, nesterov=True, fused=fused)
+    return AdamW(groups, lr=part.learning_rate, fused=fused)
 
 
-def make_schedule(optimiser: Optimizer, how: OptimisationPart, total: int, epochs: int) -> LambdaLR:
-    """The factor as a scheduler that is moved on after each of `total` steps."""
-    warmup = how.warmup_steps or round(how.warmup_epochs * total / epochs)
-    return LambdaLR(optimiser, lambda step: rate_factor(step, warmup, total, how.schedule))
+def split_by_decay(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Split the parameters into those that weight decay applies to, and all others.
+
+    It applies to matrices and filters, not to parameters of fewer than two axes (biases, norms,
+    layer scales) nor to what layers and models declare in `no_weight_decay`.
+    """
+    own = getattr(model, "no_weight_decay", set)
+    excluded = undecayed(model) | set(own() if callable(own) else ())
+    decayed, others = list[Tensor](), list[Tensor]()
+    for name, parameter in model.named_parameters():
+        applies = parameter.ndim >= 2 and name not in excluded
+        (decayed if applies else others).append(parameter)
+    return decayed, others
 
 
-def _decays(name: str, parameter: torch.Tensor) -> bool:
-    return parameter.ndim >= 2 and not name.endswith(POSITIONS)
+def make_schedule(
+    optimiser: Optimizer, part: OptimisationPart, total: int, epochs: int
+) -> LambdaLR:
+    """Return the schedule, to be stepped after each of `total` steps."""
+    warmup = part.warmup_steps or round(part.warmup_epochs * total / epochs)
+    return LambdaLR(optimiser, lambda step: rate_factor(step, warmup, total, part.schedule))

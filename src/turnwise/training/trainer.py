@@ -1,44 +1,49 @@
-"""The Lightning Trainer of a recipe, and the batches it is given.
-
-Lightning loops, distributes, saves and shows progress; this file only tells it what to do.
-"""
+"""The Lightning Trainer and the batches of a recipe."""
 
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import (
-    Callback,
-    ModelCheckpoint,
-    TQDMProgressBar,
-)
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from turnwise.data import Dataset
 from turnwise.data.batches import EvaluationBatches, TrainingBatches
 from turnwise.errors import InputError, require
 from turnwise.training.callbacks import (
+    AtomicCheckpoints,
     AveragedWeights,
     EpochTable,
-    FollowMove,
-    KeepRecipe,
+    RelocateCheckpoints,
     RepeatableSteps,
-    StopAtNonsense,
+    StopAtNonFinite,
     StopWithoutProgress,
-    WholeCheckpoints,
+    StoreRecipe,
 )
 from turnwise.training.recipe import Recipe
 
 
+@dataclass(frozen=True)
+class TrainingFiles:
+    """The files that the trainer writes; `runs.run.Run` chooses their names."""
+
+    best: Path  # checkpoint with the best validation accuracy
+    last: Path  # checkpoint of the last epoch, in the same folder
+    metrics: Path
+    logs: Path
+    write_recipe: Callable[[Recipe], None]
+
+
 class SplitBatches(lightning.LightningDataModule):
-    """Train and validation batches on the device of this process; it never holds a test split."""
+    """Training and validation batches on the device of this process; there is no test split."""
 
     def __init__(self, dataset: Dataset, recipe: Recipe) -> None:
         super().__init__()
@@ -50,13 +55,13 @@ class SplitBatches(lightning.LightningDataModule):
             self.recipe.optimisation.batch_size,
             augmentation=self.recipe.data.augment,
             seed=self.recipe.seed,
-            **self._place(),
+            **self._process(),
         )
 
     def val_dataloader(self) -> EvaluationBatches:
-        return EvaluationBatches(self.val, self.recipe.evaluation.batch_size, **self._place())
+        return EvaluationBatches(self.val, self.recipe.evaluation.batch_size, **self._process())
 
-    def _place(self) -> dict[str, Any]:
+    def _process(self) -> dict[str, Any]:
         assert self.trainer is not None
         return {
             "device": self.trainer.strategy.root_device,
@@ -65,33 +70,11 @@ class SplitBatches(lightning.LightningDataModule):
         }
 
 
-def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
-    """The Lightning Trainer of a recipe: it loops, distributes, saves and shows progress."""
-    place = folder / "checkpoints"
-    best = ModelCheckpoint(
-        dirpath=place, filename="best", monitor="val_accuracy", mode="max",
-        save_on_train_epoch_end=True, enable_version_counter=False,
-    )  # fmt: skip
-    last = ModelCheckpoint(  # after `best`, whose state it then holds
-        dirpath=place, filename="last", save_on_train_epoch_end=True, enable_version_counter=False
-    )
-    callbacks: list[Callback] = [RepeatableSteps(recipe.seed), StopAtNonsense()]
-    if recipe.optimisation.ema is not None:
-        callbacks.append(AveragedWeights(recipe.optimisation.ema))
-    if recipe.trainer.patience is not None:
-        callbacks.append(StopWithoutProgress(recipe.trainer.patience))
-    callbacks += [KeepRecipe(recipe, folder / "recipe.yaml")]
-    callbacks += [EpochTable(folder / "metrics.csv"), FollowMove(place), best, last]
-    show = sys.stdout.isatty()
-    if show:
-        callbacks.append(TQDMProgressBar(leave=False))
-    loggers: list[Logger] = []
-    try:
-        loggers.append(TensorBoardLogger(folder, name="tensorboard", version=""))
-    except ModuleNotFoundError:
-        print("TensorBoard files are not written: tensorboardX is not installed.", file=sys.stderr)
-    part = recipe.trainer
+def make_trainer(recipe: Recipe, files: TrainingFiles) -> lightning.Trainer:
+    """Return the Lightning Trainer of a recipe."""
+    part, show = recipe.trainer, sys.stdout.isatty()
     several = part.devices * part.num_nodes > 1
+    callbacks = [*_callbacks(recipe, files), *([TQDMProgressBar(leave=False)] if show else [])]
     try:
         trainer = lightning.Trainer(
             max_epochs=part.max_epochs, accelerator=part.accelerator, devices=part.devices,
@@ -99,7 +82,7 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
             strategy="ddp" if several and part.strategy == "auto" else part.strategy,
             gradient_clip_val=recipe.optimisation.gradient_clip, callbacks=callbacks,
             deterministic=part.deterministic or None,
-            logger=loggers, plugins=[WholeCheckpoints()], enable_progress_bar=show,
+            logger=_loggers(files.logs), plugins=[AtomicCheckpoints()], enable_progress_bar=show,
             enable_model_summary=False, num_sanity_val_steps=0, log_every_n_steps=10,
         )  # fmt: skip
     except (MisconfigurationException, ModuleNotFoundError, ValueError) as error:
@@ -112,9 +95,36 @@ def make_trainer(recipe: Recipe, folder: Path) -> lightning.Trainer:
     return trainer
 
 
+def _callbacks(recipe: Recipe, files: TrainingFiles) -> list[Callback]:
+    folder = files.last.parent
+    best = ModelCheckpoint(
+        dirpath=folder, filename=files.best.stem, monitor="val_accuracy", mode="max",
+        save_on_train_epoch_end=True, enable_version_counter=False,
+    )  # fmt: skip
+    last = ModelCheckpoint(  # after `best`, whose state it then holds
+        dirpath=folder, filename=files.last.stem, save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )  # fmt: skip
+    callbacks: list[Callback] = [RepeatableSteps(recipe.seed), StopAtNonFinite()]
+    if recipe.optimisation.ema is not None:
+        callbacks.append(AveragedWeights(recipe.optimisation.ema))
+    if recipe.trainer.patience is not None:
+        callbacks.append(StopWithoutProgress(recipe.trainer.patience))
+    callbacks += [StoreRecipe(recipe, files.write_recipe), EpochTable(files.metrics)]
+    return [*callbacks, RelocateCheckpoints(folder), best, last]
+
+
+def _loggers(folder: Path) -> list[Logger]:
+    try:
+        return [TensorBoardLogger(folder.parent, name=folder.name, version="")]
+    except ModuleNotFoundError:
+        print("TensorBoard files are not written: tensorboardX is not installed.", file=sys.stderr)
+        return []
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without Lightning's remarks about what it found; its errors and our own lines stay."""
+    """Silence Lightning's warnings; errors are still shown."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -128,11 +138,10 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def quick_products(precision: str) -> Iterator[None]:
-    """With bf16-mixed or 16-mixed, what stays in float32 is multiplied on tensor cores, too (TF32).
+def allow_tf32(precision: str) -> Iterator[None]:
+    """Under mixed precision, let float32 matrix products (Performer features) use TF32 on GPUs.
 
-    Its factors are rounded to ten bits, three more than bfloat16 has, and sums are in float32.  On
-    a GPU attention by features, whose features are float32, would otherwise leave these cores idle.
+    TF32 rounds factors to ten bits, three more than bfloat16, and accumulates in float32.
     """
     backend: Any = torch.backends.cuda.matmul
     before = backend.allow_tf32

@@ -1,4 +1,4 @@
-"""Folders of pictures: both layouts, mixed sizes and colours, and every way they can be wrong."""
+"""Folders of images: both layouts, mixed sizes and colours, and every way they can be wrong."""
 
 import shutil
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_seventy_fifteen_fifteen_of_each_class(tmp_path, write_folder):
     sizes = [part.labels.bincount().tolist() for part in (data.train, data.val, data.test)]
     assert sizes == [[14, 6, 5], [3, 2, 1], [3, 2, 1]]
     assert_disjoint(data)
-    assert "37 pictures in" in data.provenance and "split by seed 0" in data.provenance
+    assert "37 images in" in data.provenance and "split by seed 0" in data.provenance
 
 
 def test_the_seed_chooses_and_calls_agree(tmp_path, write_folder):
@@ -51,7 +51,7 @@ def test_val_fraction_is_of_what_is_not_test(tmp_path, write_folder):
     assert [len(data.train), len(data.val), len(data.test)] == [102, 68, 30]
 
 
-def test_equal_pictures_stay_in_one_split(tmp_path, write_folder):
+def test_equal_images_stay_in_one_split(tmp_path, write_folder):
     write_folder(tmp_path / "own", COUNTS)
     for path in list((tmp_path / "own" / "cat").iterdir()):
         Image.open(path).save(path.with_name(f"copy{path.stem}.tif"))
@@ -66,20 +66,20 @@ def test_nested_files_any_case_and_nothing_hidden(tmp_path, write_folder):
     shutil.move(own / "a" / "000.png", own / "a" / "deep" / "er" / "X.PNG")
     (own / "a" / ".hidden").mkdir()
     shutil.copy(own / "a" / "001.png", own / "a" / ".hidden" / "1.png")
-    (own / "b" / ".001.png").write_text("no picture")
-    (own / "b" / "notes.txt").write_text("no picture")
+    (own / "b" / ".001.png").write_text("no image")
+    (own / "b" / "notes.txt").write_text("no image")
     (own / ".git").mkdir()
     data = read(own)
     assert len(data.train) + len(data.val) + len(data.test) == 8
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".JPEG", ".tif"])
-def test_formats(tmp_path, write_folder, suffix):
+def test_image_formats(tmp_path, write_folder, suffix):
     data = read(write_folder(tmp_path / "own", {"a": 3, "b": 3}, colour=True, suffix=suffix))
     assert (data.channels, len(data.train)) == (3, 2)
 
 
-def test_one_coloured_picture_makes_all_coloured(tmp_path, write_folder):
+def test_one_coloured_image_makes_all_coloured(tmp_path, write_folder):
     own = write_folder(tmp_path / "own", {"a": 3, "b": 3})
     Image.new("RGB", (12, 12), (9, 8, 7)).save(own / "a" / "red.png")
     assert read(own).channels == 3
@@ -131,7 +131,7 @@ def test_val_is_cut_from_train_where_it_is_missing(divided):
 
 def test_leaks_between_given_splits_are_refused(divided):
     shutil.copy(divided / "train" / "a" / "000.png", divided / "test" / "a" / "leak.png")
-    with pytest.raises(InputError, match=r"000\.png and .*leak\.png are the same picture in two"):
+    with pytest.raises(InputError, match=r"000\.png and .*leak\.png are the same image in two"):
         read(divided)
 
 
@@ -167,55 +167,57 @@ def test_one_word_of_a_split_may_be_a_class(tmp_path, write_folder, word):
         "train dev test", "train val masks", "test val", "train valid Test extra", "dev train",
     ],
 )  # fmt: skip
-def test_what_is_nearly_a_split_is_refused(tmp_path, write_folder, names):
-    """Taken as classes, the test pictures would be trained on."""
+def test_folder_names_close_to_splits_are_refused(tmp_path, write_folder, names):
+    """As classes, the test images would be trained on."""
     for name in names.split():
         write_folder(tmp_path / "own" / name, {"a": 3, "b": 3})
-    with pytest.raises(InputError, match=r"own has '.* and '.*, which is no split; call its part"):
+    with pytest.raises(InputError, match=r"own has '.* and '.*, which is no valid split; name the"):
         read(tmp_path / "own")
 
 
-def test_the_folder_that_stands_beside_a_split_is_named(tmp_path, write_folder):
+def test_the_error_names_the_folder_beside_the_splits(tmp_path, write_folder):
     for name in ("train", "test", "masks"):
         write_folder(tmp_path / "own" / name, {"a": 3, "b": 3})
-    with pytest.raises(InputError, match=r"'train' and 'test' beside 'masks', .* move all else"):
+    with pytest.raises(
+        InputError, match=r"'train' and 'test' beside 'masks', .* nothing else there"
+    ):
         read(tmp_path / "own")
 
 
-def test_a_split_within_the_classes_is_refused(tmp_path, write_folder):
-    """All of it would be mixed, and the test pictures trained on."""
+def test_splits_inside_class_folders_are_refused(tmp_path, write_folder):
+    """All of it would be mixed, and the test images trained on."""
     for name in ("cat", "dog"):
         for part in ("train", "test"):
             write_folder(tmp_path / name, {part: 4})
-    with pytest.raises(InputError, match=r"cat has 'train' and 'test', which is no split"):
+    with pytest.raises(InputError, match=r"cat has 'train' and 'test', which is no valid split"):
         read(tmp_path)
 
 
-def test_two_folders_of_validation_pictures(divided, write_folder):
+def test_two_folders_of_validation_images(divided, write_folder):
     write_folder(divided / "validation", {"a": 4, "b": 4})
-    message = "has 2 folders of validation pictures, val and validation, and must have one or none"
+    message = "has 2 folders of validation images, val and validation, and must have one or none"
     with pytest.raises(InputError, match=message):
         read(divided)
 
 
-def test_the_home_of_nobody():
+def test_an_unknown_home_folder_is_refused():
     message = r"^the folder '~nobody-of-this-name/x' begins with a home .*; write the whole path\.$"
     with pytest.raises(InputError, match=message):
         read("~nobody-of-this-name/x")
 
 
-def test_folders_that_cannot_be_used(tmp_path, write_folder):
+def test_missing_empty_and_small_folders_are_refused(tmp_path, write_folder):
     with pytest.raises(InputError, match=r"there is no folder .*own'; write folder: and a folder"):
         read(tmp_path / "own")
     with pytest.raises(InputError, match=r"there is no folder ''; write folder:"):
         read("")
     (tmp_path / "own").mkdir()
     with pytest.raises(
-        InputError, match=r"no pictures in .*own; put PNG, JPEG, TIFF, BMP or WebP files"
+        InputError, match=r"no images in .*own; put PNG, JPEG, TIFF, BMP or WebP files"
     ):
         read(tmp_path / "own")
     write_folder(tmp_path / "own", {"a": 3})
-    with pytest.raises(InputError, match=r"has one class only, 'a'; put the pictures of at least"):
+    with pytest.raises(InputError, match=r"has one class only, 'a'; put the images of at least"):
         read(tmp_path / "own")
     (tmp_path / "own" / "b").mkdir()
     with pytest.raises(
@@ -224,22 +226,22 @@ def test_folders_that_cannot_be_used(tmp_path, write_folder):
         read(tmp_path / "own")
     shutil.rmtree(tmp_path / "own" / "b")
     write_folder(tmp_path / "own", {"b": 2})
-    with pytest.raises(InputError, match=r"class 'b' has 2 pictures and must have at least 3"):
+    with pytest.raises(InputError, match=r"class 'b' has 2 images and must have at least 3"):
         read(tmp_path / "own")
 
 
-def test_copies_do_not_count(tmp_path, write_folder):
+def test_copies_of_an_image_count_once(tmp_path, write_folder):
     own = write_folder(tmp_path / "own", {"a": 3, "b": 1})
     for number in range(5):
         shutil.copy(own / "b" / "000.png", own / "b" / f"copy{number}.png")
-    with pytest.raises(InputError, match="class 'b' has 1 different pictures and must have"):
+    with pytest.raises(InputError, match="class 'b' has 1 different images and must have"):
         read(own)
 
 
-def test_an_unreadable_picture_is_named(tmp_path, write_folder):
+def test_an_unreadable_image_is_named(tmp_path, write_folder):
     own = write_folder(tmp_path / "own", {"a": 3, "b": 3})
-    (own / "b" / "bad.jpg").write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"picture .*b/bad\.jpg cannot be read .*remove it or rep"):
+    (own / "b" / "bad.jpg").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"image .*b/bad\.jpg cannot be read .*remove it or rep"):
         read(own)
 
 

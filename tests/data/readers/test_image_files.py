@@ -1,4 +1,4 @@
-"""Pictures from files of every kind, read as the eye sees them."""
+"""Image files of every supported kind are decoded as a viewer would show them."""
 
 import struct
 import zlib
@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from turnwise.data.readers.image_files import decode, describe, read_image, warn_of_depth
+from turnwise.data.readers.image_files import decode, describe, read_image, warn_about_bit_depth
 from turnwise.errors import InputError
 
 
@@ -48,7 +48,7 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path, suffix):
 
 
 def deep_png(path, values, colour=False):
-    """16 bits of grey by Pillow; of colour by hand, for Pillow writes none."""
+    """Write 16-bit grey with Pillow, and 16-bit colour by hand, which Pillow cannot write."""
     deep = np.array(values, np.uint16)
     if not colour:
         Image.fromarray(deep).save(path)
@@ -65,19 +65,17 @@ def deep_png(path, values, colour=False):
 
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize("most", [1023, 4095, 16383, 30000, 0])
-def test_twelve_bits_in_sixteen_are_spoken_of_where_no_picture_has_more(
-    tmp_path, capsys, most, colour
-):
+def test_a_warning_is_printed_if_no_image_uses_all_16_bits(tmp_path, capsys, most, colour):
     paths = [tmp_path / name for name in ("black.png", "eight.png", "deep.png", "x.tif")]
     deep_png(paths[0], [[0, 0]])
     Image.fromarray(np.array([[0, 255]], np.uint8)).save(paths[1])
     deep_png(paths[2], [[0, most]], colour)
     Image.fromarray(np.array([[0, most // 2]], np.uint16)).save(paths[3])
-    warn_of_depth(paths)
-    said = capsys.readouterr().err
-    spoken = "none of 3 pictures of 16 bits is brighter than a quarter of 65,535" in said
-    assert spoken == (0 < most < 20000)
-    assert spoken or not said
+    warn_about_bit_depth(paths)
+    printed = capsys.readouterr().err
+    warned = "none of 3 images of 16 bits is brighter than a quarter of 65,535" in printed
+    assert warned == (0 < most < 20000)
+    assert warned or not printed
 
 
 def test_webp_without_loss_comes_back_exactly(tmp_path, colour):
@@ -115,47 +113,45 @@ def test_bilevel(tmp_path):
     assert decode(tmp_path / "x.png").tolist() == [[[255, 0]]]
 
 
-def test_the_camera_was_held_sideways(tmp_path, grey):
+def test_the_exif_orientation_is_applied(tmp_path, grey):
     exif = Image.Exif()
-    exif[0x0112] = 6  # shown after a quarter turn clockwise
+    exif[0x0112] = 6  # shown rotated clockwise by 90°
     Image.fromarray(grey).save(tmp_path / "x.png", exif=exif)
     assert torch.equal(decode(tmp_path / "x.png")[0], torch.from_numpy(grey).rot90(-1))
 
 
-def test_a_picture_is_cropped_resampled_and_recoloured(tmp_path):
+def test_an_image_is_cropped_resampled_and_converted_to_colour(tmp_path):
     pixels = np.zeros((6, 10), np.uint8)
     pixels[:, 2:8] = 120
     Image.fromarray(pixels).save(tmp_path / "x.png")
-    picture = read_image(str(tmp_path / "x.png"), image_size=3, channels=3)
-    assert picture.shape == (3, 3, 3)
-    assert picture.unique().tolist() == [120]
+    image = read_image(str(tmp_path / "x.png"), image_size=3, channels=3)
+    assert image.shape == (3, 3, 3)
+    assert image.unique().tolist() == [120]
     assert read_image(tmp_path / "x.png").shape == (1, 6, 10)
 
 
-def test_a_missing_picture(tmp_path):
-    with pytest.raises(InputError, match=r"there is no picture .*x\.png; give the path of a PNG"):
+def test_a_missing_image(tmp_path):
+    with pytest.raises(InputError, match=r"there is no image .*x\.png; give the path of a PNG"):
         read_image(tmp_path / "x.png")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.7])
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".tif"])
-def test_a_damaged_picture_is_named(tmp_path, rng, share, suffix):
+def test_a_damaged_image_is_named(tmp_path, rng, share, suffix):
     path = tmp_path / f"x{suffix}"
     Image.fromarray(rng.integers(0, 256, (60, 60, 3), np.uint8)).save(path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(InputError, match=rf"picture .*x{suffix} cannot be read .*remove it or rep"):
+    with pytest.raises(InputError, match=rf"image .*x{suffix} cannot be read .*remove it or rep"):
         read_image(path)
 
 
-def test_a_photograph_with_damaged_notes_is_named(tmp_path):
-    """Text where its rows are told, which Pillow trips over as it turns the picture."""
+def test_a_photograph_with_damaged_exif_tags_is_named(tmp_path):
+    """The tag for the number of rows holds text; Pillow fails when it rotates the image."""
     rows = struct.pack("<HHI4s", 257, 2, 2, b"x")
     sideways = struct.pack("<HHII", 274, 3, 1, 6)
     exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + rows + sideways + bytes(4)
     Image.new("L", (4, 4)).save(tmp_path / "x.jpg", exif=exif)
-    with pytest.raises(
-        InputError, match=r"picture .*x\.jpg cannot be read \(.+\); remove it or rep"
-    ):
+    with pytest.raises(InputError, match=r"image .*x\.jpg cannot be read \(.+\); remove it or rep"):
         read_image(tmp_path / "x.jpg")
 
 

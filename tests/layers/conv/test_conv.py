@@ -1,12 +1,9 @@
-"""Law, witness, control, definition of convolutions, norms and pools on the group, and of stems.
+"""Convolutions on the group: equivariance, witness, negative control, and definition as loops.
 
-Letters:  g, m poses of output and input;  o, i their channels;  r, c a pixel.
+Letters:  g, m group elements of output and input;  o, i their channels;  r, c a pixel.
 """
 
 import itertools
-import subprocess
-import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,378 +11,353 @@ from torch import nn
 
 from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
+from turnwise.geometry.layouts import action_on, maps_to_regular, on_maps, regular_to_maps
 from turnwise.geometry.sizes import Stage, exact_sizes, output_size
-from turnwise.groups import (
-    PlanarGroup,
-    act_on_field,
-    act_on_image,
-    act_on_points,
-    equivariance_errors,
-)
+from turnwise.groups import PlanarGroup, act_on_image, act_on_points, equivariance_errors
 from turnwise.layers.conv.conv import (
-    ConvStem,
-    DepthwiseConv,
-    GroupConv,
-    GroupPool,
-    LiftingConv,
-    MapNorm,
-    PatchLift,
-    StemPlan,
-    field_to_maps,
-    maps_to_field,
-    maps_to_tokens,
-    tokens_to_maps,
+    CircularConv2d,
+    GroupConv2d,
+    GroupDepthwiseConv2d,
+    LiftingConv2d,
+    MaxOverGroup,
+    channels_of_element,
+    oriented_conv,
 )
+from turnwise.layers.roto.conv import RotoConv2d
 
 GRID = ["C1", "D1", "C2", "C4", "D4"]
-KINDS = [(name, kind) for name in GRID for kind in ("pixel", "continuous")]
-KINDS += [("C8", "auto"), ("D8", "auto")]
-# kernel, stride, and a picture that both sample symmetrically
+FILTERS = [(name, kind) for name in GRID for kind in ("pixel", "continuous")]
+FILTERS += [("C8", "auto"), ("D8", "auto")]
+# kernel size, stride, and the sides of an image that both sample symmetrically
 SAMPLINGS = [(1, 1, (3, 4)), (3, 1, (3, 4)), (3, 2, (5, 7)), (4, 2, (4, 6))]
-WIDTH = 3
+CHANNELS = 3
+act_on_features = action_on("regular")
 
 
-def order_of(name):
-    return PlanarGroup.named(name).order
-
-
-def shaken(layer):
-    """Biases and gains that are not all alike, and float64."""
-    for name, parameter in layer.named_parameters():
-        if name.endswith("bias") or "norm" in name:
-            nn.init.normal_(parameter)
+def randomise(layer):
+    """Draw all parameters at random, so that biases are not zero; convert to float64."""
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
     return layer.double()
 
 
-def pictures(rows, cols, channels=2):
+def images(rows, cols, channels=2):
     return torch.randn(2, channels, rows, cols, dtype=torch.float64)
 
 
-def maps_for(name, rows, cols, width=WIDTH):
-    return pictures(rows, cols, order_of(name) * width)
+def features(name, rows, cols, channels=CHANNELS):
+    order = PlanarGroup.named(name).order
+    return torch.randn(2, channels, order, rows, cols, dtype=torch.float64)
 
 
-def act_on_maps(group, g, maps):
-    return field_to_maps(act_on_field(group, g, maps_to_field(maps, group.order)))
+def error_of(function, name, x, act_in=act_on_features, act_out=act_on_features):
+    """Return the largest error of the elements that map pixels to pixels."""
+    elements = PlanarGroup.named(name).grid_elements()
+    return max(equivariance_errors(function, name, x, act_in=act_in, act_out=act_out,
+                                   elements=elements))  # fmt: skip
 
 
-def error_of(function, name, x, act_in=act_on_maps, act_out=act_on_maps):
-    group = PlanarGroup.named(name)
-    actions = {"act_in": act_in, "act_out": act_out, "elements": group.grid_elements()}
-    return max(equivariance_errors(function, group, x, **actions))
-
-
-def lifting_error(function, name, x):
-    return error_of(function, name, x, act_in=act_on_image)
-
-
-# Maps, fields and tokens.
-
-
-def test_definition_of_maps():
-    field = torch.randn(2, 6, 3, 4, 5)
-    maps = field_to_maps(field)
-    tokens = maps_to_tokens(maps, 6)
-    for g, r, c, o in itertools.product(range(6), range(3), range(4), range(5)):
-        assert torch.equal(maps[:, g * 5 + o, r, c], field[:, g, r, c, o])
-        assert torch.equal(tokens[:, r * 4 + c, g, o], field[:, g, r, c, o])
-    assert torch.equal(maps_to_field(maps, 6), field)
-    assert torch.equal(tokens_to_maps(tokens, 3, 4), maps)
-
-
-def test_tokens_of_channels_last_are_a_view():
-    maps = torch.randn(2, 8, 3, 4).contiguous(memory_format=torch.channels_last)
-    tokens = maps_to_tokens(maps, 4)
-    assert tokens.data_ptr() == maps.data_ptr()
-    assert tokens.is_contiguous()
-
-
-# Convolutions.
+# LiftingConv2d, GroupConv2d, GroupDepthwiseConv2d.
 
 
 @pytest.mark.parametrize(("kernel", "stride", "sides"), SAMPLINGS)
-@pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_law_of_convolutions(name, kind, kernel, stride, sides):
-    """On rectangles, which quarter turns lay on their side."""
-    lift = shaken(LiftingConv(name, 2, WIDTH, kernel, stride=stride, filters=kind))
-    assert lifting_error(lift, name, pictures(*sides)) < 1e-12
-    conv = shaken(GroupConv(name, 2, WIDTH, kernel, stride=stride, filters=kind))
-    assert error_of(conv, name, maps_for(name, *sides, width=2)) < 1e-12
-    alone = shaken(DepthwiseConv(name, WIDTH, kernel, filters=kind))
-    assert error_of(alone, name, maps_for(name, *sides)) < 1e-12
+@pytest.mark.parametrize(("name", "filters"), FILTERS)
+def test_convolutions_are_equivariant_on_rectangles(name, filters, kernel, stride, sides):
+    lift = randomise(LiftingConv2d(name, 2, CHANNELS, kernel, stride, filters=filters))
+    assert error_of(lift, name, images(*sides), act_in=act_on_image) < 1e-12
+    conv = randomise(GroupConv2d(name, 2, CHANNELS, kernel, stride, filters=filters))
+    assert error_of(conv, name, features(name, *sides, channels=2)) < 1e-12
+    depthwise = randomise(GroupDepthwiseConv2d(name, CHANNELS, kernel, filters=filters))
+    assert error_of(depthwise, name, features(name, *sides)) < 1e-12
 
 
-@pytest.mark.parametrize("layer", [GroupConv("D4", WIDTH, WIDTH, 3), DepthwiseConv("D4", WIDTH, 3)])
-def test_witness_of_convolutions(layer):
-    """The output follows the input nearby and not from afar; poses differ; all weights count."""
-    maps, layer = maps_for("D4", 4, 5), shaken(layer)
-    out, other = layer(maps), maps.clone()
-    other[:, :, 0, 0] += 1
-    assert (layer(other) - out)[:, :, 1, 1].abs().max() > 1e-2
-    assert (layer(other) - out)[:, :, 2, 2].abs().max() == 0
-    assert maps_to_field(out, 8).std(dim=1).min() > 1e-3
+LAYERS = {
+    "lifting": (LiftingConv2d("D4", 2, CHANNELS, 3), False),
+    "group": (GroupConv2d("D4", 2, CHANNELS, 3), True),
+    "depthwise": (GroupDepthwiseConv2d("D4", 2, 3), True),
+}
+
+
+@pytest.mark.parametrize(("layer", "regular"), LAYERS.values(), ids=LAYERS)
+def test_witness_output_depends_on_near_pixels_group_element_and_every_parameter(layer, regular):
+    layer, x = randomise(layer), features("D4", 4, 5, 2) if regular else images(4, 5)
+    out, changed = layer(x), x.clone()
+    changed[..., 0, 0] += 1
+    assert (layer(changed) - out)[..., 1, 1].abs().max() > 1e-2
+    assert (layer(changed) - out)[..., 2, 2].abs().max() == 0
+    assert out.std(dim=2).min() > 1e-3
     (out * torch.randn_like(out)).sum().backward()
     assert all(p.grad.abs().min() > 0 for p in layer.parameters())
 
 
-def test_control_sampled_off_centre():
-    """Stride 2 with 3 taps on an even side sees one border more than the other."""
-    conv = GroupConv("C4", WIDTH, WIDTH, 3, stride=2).double()
+def test_control_an_off_centre_sampling_is_not_equivariant():
+    """Stride 2 with 3 taps on an even side samples one border, not the other."""
+    conv = GroupConv2d("C4", CHANNELS, CHANNELS, 3, stride=2).double()
     assert exact_sizes(6, conv.stages) == (5, 7)
-    assert error_of(conv, "C4", maps_for("C4", 6, 6)) > 0.1
+    assert error_of(conv, "C4", features("C4", 6, 6)) > 0.1
 
 
-def test_control_plain_convolutions():
-    """Free filters for every pose, and one bias for each pose."""
-    plain = nn.Conv2d(8 * WIDTH, 8 * WIDTH, 3, padding=1).double()
-    assert error_of(plain, "D4", maps_for("D4", 4, 5)) > 0.1
-    conv, bias = GroupConv("D4", WIDTH, WIDTH, 3).double(), torch.randn(8 * WIDTH, 1, 1)
-    assert error_of(lambda x: conv(x) + bias, "D4", maps_for("D4", 4, 5)) > 0.1
+def test_control_plain_convolutions_are_not_equivariant():
+    """From images, on all channels of all group elements, and on each of them alone."""
+    image, x = images(4, 5), features("D4", 4, 5, 2)
+    lift, conv = nn.Conv2d(2, 16, 3, padding=1).double(), nn.Conv2d(16, 16, 3, padding=1).double()
+    depthwise = nn.Conv2d(16, 16, 3, padding=1, groups=16).double()
+    assert error_of(lambda x: maps_to_regular(lift(x), 8), "D4", image, act_on_image) > 0.1
+    for plain in (conv, depthwise):
+        assert error_of(lambda x, plain=plain: on_maps(plain, x), "D4", x) > 0.1
+
+
+def test_control_one_bias_for_each_group_element_is_not_equivariant():
+    conv, bias = GroupConv2d("D4", CHANNELS, CHANNELS, 3).double(), torch.randn(CHANNELS, 8, 1, 1)
+    assert error_of(lambda x: conv(x) + bias, "D4", features("D4", 4, 5)) > 0.1
 
 
 def taps_seen_from(group, g):
-    """For each step (row, col) of a 3 × 3 filter, the tap of the free filter at g⁻¹δ."""
+    """For each step (row, col) of a 3 × 3 filter, return the tap of the free filter at g⁻¹δ."""
     centres = pixel_centres(3, 3).flatten(0, 1)
     index = {tuple(p): t for t, p in enumerate(centres.tolist())}
     back = act_on_points(group, group.invert(g), centres).tolist()
     return [(t // 3 - 1, t % 3 - 1, index[tuple(p)]) for t, p in enumerate(back)]
 
 
-def test_definition_of_convolutions():
-    """b[o] + Σ_{m, i, δ} K[o, i, g⁻¹m](g⁻¹δ) f(m, i, p + δ), number by number, zero outside."""
+def test_definition_of_convolutions_as_loops():
+    """b[o] + Σ_{m, i, δ} K[o, i, g⁻¹m](g⁻¹δ) f(m, i, p + δ), with zeros outside."""
     group, rows, cols = PlanarGroup.named("D4"), 2, 3
-    lift = shaken(LiftingConv("D4", 2, 2, 3))
-    conv, alone = shaken(GroupConv("D4", 2, 2, 3)), shaken(DepthwiseConv("D4", 2, 3))
-    picture, maps = pictures(rows, cols), maps_for("D4", rows, cols, width=2)
-    field = maps_to_field(maps, 8)
-    lifted, mixed, kept = (maps_to_field(y, 8) for y in (lift(picture), conv(maps), alone(maps)))
+    lift, conv = randomise(LiftingConv2d("D4", 2, 2, 3)), randomise(GroupConv2d("D4", 2, 2, 3))
+    depthwise = randomise(GroupDepthwiseConv2d("D4", 2, 3))
+    image, x = images(rows, cols), features("D4", rows, cols, channels=2)
+    outputs = lift(image), conv(x), depthwise(x)
     for g, r, c in itertools.product(range(8), range(rows), range(cols)):
-        sums = [layer.bias.expand(2, 2) for layer in (lift, conv, alone)]
+        sums = [layer.bias.expand(2, 2) for layer in (lift, conv, depthwise)]
         for down, right, tap in taps_seen_from(group, g):
-            y, x = r + down, c + right
-            if not (0 <= y < rows and 0 <= x < cols):
+            row, col = r + down, c + right
+            if not (0 <= row < rows and 0 <= col < cols):
                 continue
-            sums[0] = sums[0] + picture[:, :, y, x] @ lift.weight[:, :, tap].T
-            sums[2] = sums[2] + field[:, g, y, x] * alone.weight[:, 0, tap]
+            sums[0] = sums[0] + image[:, :, row, col] @ lift.weight[:, :, tap].T
+            sums[2] = sums[2] + x[:, :, g, row, col] * depthwise.weight[:, 0, tap]
             for m in range(8):
                 n = group.compose(group.invert(g), m)
-                sums[1] = sums[1] + field[:, m, y, x] @ conv.weight[:, :, n, tap].T
-        for out, expected in zip((lifted, mixed, kept), sums, strict=True):
-            torch.testing.assert_close(out[:, g, r, c], expected, rtol=0, atol=1e-12)
+                sums[1] = sums[1] + x[:, :, m, row, col] @ conv.weight[:, :, n, tap].T
+        for out, expected in zip(outputs, sums, strict=True):
+            torch.testing.assert_close(out[:, :, g, r, c], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", range(1, 6))
-def test_the_default_padding_keeps_the_size_or_halves_it(kernel):
-    stages = LiftingConv("C4", 1, 1, kernel, stride=1 + (kernel % 2 == 0)).stages
+def test_default_padding_keeps_the_size_or_halves_it(kernel):
+    stages = LiftingConv2d("C4", 1, 1, kernel, stride=1 + (kernel % 2 == 0)).stages
     assert output_size(8, stages) == (8 if kernel % 2 else 4)
 
 
-def test_both_memory_formats_agree():
-    """Forward and backward, through the norm that reads them differently."""
-    conv, norm = GroupConv("D4", WIDTH, 2, 3).double(), MapNorm("D4", 2, "batch").double()
-    given, results = maps_for("D4", 4, 5), []
-    for memory in (torch.contiguous_format, torch.channels_last):
-        maps = given.contiguous(memory_format=memory).requires_grad_()
-        out = norm(conv(maps))
-        assert out.is_contiguous(memory_format=memory)
-        loss = (out * torch.arange(5)).square().sum()
-        results.append((out, *torch.autograd.grad(loss, (maps, conv.weight))))
-    for first, second in zip(*results, strict=True):
-        torch.testing.assert_close(first, second)
+def test_outputs_are_views_of_maps():
+    """The next layer converts them to maps without a copy."""
+    out = GroupConv2d("D4", CHANNELS, 2, 3).double()(features("D4", 4, 5))
+    assert regular_to_maps(out).data_ptr() == out.data_ptr()
 
 
-def test_wrong_maps_are_refused():
-    with pytest.raises(InputError, match="takes 4 poses of 3 channels, 12 maps in all, got 8"):
-        GroupConv("C4", 3, 2, 3)(torch.zeros(1, 8, 4, 4))
-    with pytest.raises(InputError, match="padding = -1 must be 0 or more"):
-        LiftingConv("C4", 3, 2, 3, padding=-1)
+def test_stride_padding_and_bias_are_those_of_conv2d():
+    """Under C1, filters do not rotate."""
+    x = features("C1", 7, 9, channels=2)
+    for options in ({"stride": 2, "padding": 3}, {"padding": 0, "bias": False}):
+        conv, plain = GroupConv2d("C1", 2, 3, 3, **options), nn.Conv2d(2, 3, 3, **options).double()
+        assert (conv.bias is None) == (plain.bias is None)
+        conv = randomise(conv)
+        state = {k: v.view_as(plain.state_dict()[k]) for k, v in conv.state_dict().items()}
+        plain.load_state_dict(state)
+        torch.testing.assert_close(conv(x)[:, :, 0], plain(x[:, :, 0]))
 
 
-# Norms.
+def test_features_of_another_shape_raise_an_error():
+    conv = GroupConv2d("C4", 3, 2, 3)
+    for shape in ((1, 2, 4, 4, 4), (1, 3, 8, 4, 4), (1, 4, 3, 4, 4)):
+        with pytest.raises(InputError, match=r"3 channels and 4 group elements, .* got shape \(1,"):
+            conv(torch.zeros(shape))
+    with pytest.raises(InputError, match="3 channels and 4 group elements"):
+        GroupDepthwiseConv2d("C4", 3, 3)(torch.zeros(1, 2, 4, 4, 4))
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("kind", ["layer", "batch"])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"padding": -1}, "padding = -1 must be 0 or more"),
+        ({"kernel_size": 0}, "kernel_size = 0 must be at least 1"),
+        ({"stride": 0}, "stride = 0 must be at least 1"),
+        ({"in_channels": 0}, "in_channels = 0 must be at least 1"),
+        ({"out_channels": 0}, "out_channels = 0 must be at least 1"),
+    ],
+)
+@pytest.mark.parametrize("layer", [LiftingConv2d, GroupConv2d])
+def test_impossible_sizes_raise_an_error(layer, sizes, message):
+    with pytest.raises(InputError, match=message):
+        layer("C4", **{"in_channels": 3, "out_channels": 2, "kernel_size": 3} | sizes)
+
+
+# MaxOverGroup.
+
+
 @pytest.mark.parametrize("name", [*GRID, "D8"])
-def test_law_of_the_norm(name, kind, training):
-    norm, maps = shaken(MapNorm(name, WIDTH, kind)), maps_for(name, 3, 4)
-    norm(10 * maps + 5)  # so that running statistics are not those of the start
-    assert error_of(norm.train(training), name, maps) < 1e-12
+def test_the_maximum_over_the_group_is_equivariant(name):
+    assert error_of(MaxOverGroup(name), name, features(name, 3, 4), act_out=act_on_image) == 0
 
 
-@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("kind", ["layer", "batch"])
-def test_definition_of_the_norm(kind, memory):
-    norm, maps = shaken(MapNorm("D3", WIDTH, kind)), maps_for("D3", 3, 4)
-    field = maps_to_field(maps, 6)
-    over = (4,) if kind == "layer" else (0, 1, 2, 3)
-    mean, variance = field.mean(over, keepdim=True), field.var(over, correction=0, keepdim=True)
-    expected = (field - mean) / (variance + 1e-5).sqrt() * norm.norm.weight + norm.norm.bias
-    out = norm(maps.contiguous(memory_format=memory))
-    torch.testing.assert_close(maps_to_field(out, 6), expected)
-    if kind == "batch":
-        torch.testing.assert_close(norm.norm.running_mean, 0.1 * mean.flatten())
+def test_control_one_group_element_alone_is_not_equivariant():
+    x = features("D4", 3, 4)
+    assert error_of(lambda x: x[:, :, 0], "D4", x, act_out=act_on_image) > 0.1
 
 
-def test_control_of_the_norm():
-    """One gain for each pose."""
-    norm = shaken(nn.Sequential(nn.BatchNorm2d(4 * WIDTH)))
-    nn.init.normal_(norm[0].weight)
-    assert error_of(norm, "C4", maps_for("C4", 4, 4)) > 0.1
+def test_definition_of_the_maximum_over_the_group():
+    """As loops; the witness is that every group element is the largest somewhere."""
+    x = features("D3", 5, 7).requires_grad_()
+    out = MaxOverGroup("D3")(x)
+    for b, o, r, c in itertools.product(range(2), range(CHANNELS), range(5), range(7)):
+        assert out[b, o, r, c] == max(x[b, o, g, r, c] for g in range(6))
+    out.sum().backward()
+    assert torch.equal(x.grad.sum(dim=2), torch.ones(2, CHANNELS, 5, 7, dtype=torch.float64))
+    assert (x.grad.amax(dim=(0, 1, 3, 4)) == 1).all()
+    with pytest.raises(InputError, match="8 group elements"):
+        MaxOverGroup("D4")(x)
 
 
-def test_norms_by_name():
-    with pytest.raises(InputError, match="unknown norm 'group'"):
-        MapNorm("C4", 3, "group")
+# oriented_conv: its input, its output or both are regular features.
+
+ORIENTED = {"lift": (False, True), "keep": (True, True), "fold": (True, False)}
+STAGES = [Stage(3, 1, 1), Stage(4, 2, 1), Stage(2, 2, 0), Stage(1, 1, 0)]
 
 
-# Pools.
+def oriented_layer(kind, group="D4", stage=STAGES[1], bias=True):
+    return randomise(oriented_conv(group, 16, 24, stage, ORIENTED[kind], bias=bias))
 
-SIDES = [(4, 4), (5, 5), (4, 6), (5, 7), (6, 5), (2, 3)]
+
+def oriented_input(kind, group="D4", rows=8, cols=8):
+    """16 channels in all, as an image or as regular features."""
+    order = PlanarGroup.named(group).order
+    if not ORIENTED[kind][0]:
+        return images(rows, cols, channels=16)
+    return features(group, rows, cols, channels=16 // order)
 
 
-@pytest.mark.parametrize("sides", SIDES)
-@pytest.mark.parametrize("kind", ["max", "average"])
+def actions_of(kind):
+    return {
+        name: act_on_features if is_regular else act_on_image
+        for name, is_regular in zip(("act_in", "act_out"), ORIENTED[kind], strict=True)
+    }
+
+
+@pytest.mark.parametrize("group", ["D4", "C4", "D1"])
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", ORIENTED)
+def test_oriented_convolutions_are_equivariant(kind, stage, group):
+    layer = oriented_layer(kind, group, stage)
+    for x in (oriented_input(kind, group), oriented_input(kind, group, 8, 4)):
+        assert error_of(layer, group, x, **actions_of(kind)) < 1e-12
+
+
+@pytest.mark.parametrize("kind", ORIENTED)
+def test_witness_every_element_changes_the_output_of_an_oriented_convolution(kind):
+    y = oriented_layer(kind)(oriented_input(kind))
+    assert y.shape == ((2, 24, 4, 4) if kind == "fold" else (2, 3, 8, 4, 4))
+    act = actions_of(kind)["act_out"]
+    assert all((act("D4", g, y) - y).abs().max() > 0.1 for g in range(1, 8))
+
+
+@pytest.mark.parametrize("kind", ORIENTED)
+def test_control_an_action_that_keeps_the_group_axis_is_detected(kind):
+    x = oriented_input(kind)
+    errors = equivariance_errors(
+        oriented_layer(kind), "D4", x, act_in=act_on_image, act_out=act_on_image
+    )
+    assert min(errors[1:]) > 0.1
+
+
+def test_definition_of_a_folding_convolution_as_loops():
+    """max_g b[o] + Σ_m Σ_δ K[o, i, g⁻¹m](g⁻¹δ) f(m, i, p + δ), on a rectangle."""
+    group, layer = PlanarGroup.named("D4"), oriented_layer("fold", "D4", Stage(3, 1, 1))
+    x = oriented_input("fold", "D4", 4, 3)
+    weight, bias, y = layer[0].weight, layer[0].bias, layer(x)  # weight: (o, i, n, tap)
+    for row, col in [(0, 0), (2, 1), (3, 2)]:
+        responses = []
+        for g in range(8):
+            total = bias.clone()[None].expand(2, -1)
+            rotated = act_on_image(group, g, weight.unflatten(-1, (3, 3)))
+            for m, dr, dc in itertools.product(range(8), (-1, 0, 1), (-1, 0, 1)):
+                n = group.compose(group.invert(g), m)
+                if 0 <= row + dr < 4 and 0 <= col + dc < 3:
+                    value = x[:, :, m, row + dr, col + dc]  # (batch, i)
+                    total = total + value @ rotated[:, :, n, dr + 1, dc + 1].T
+            responses.append(total)
+        torch.testing.assert_close(y[:, :, row, col], torch.stack(responses).amax(0))
+
+
+def test_lifting_followed_by_a_maximum_is_roto_conv():
+    lift, maximum = oriented_layer("lift", bias=False), MaxOverGroup("D4")
+    roto = RotoConv2d("D4", 16, 3, 4, stride=2, bias=False).double()
+    with torch.no_grad():
+        roto.weight.copy_(lift.weight.unflatten(-1, (4, 4)))
+    x = oriented_input("lift")
+    torch.testing.assert_close(maximum(lift(x)), roto(x))
+
+
+def test_oriented_convolutions_detect_a_relative_rotation_and_roto_conv_does_not():
+    """One patch is rotated by itself; the windows of the RotoConv2d do not overlap."""
+    x = torch.rand(1, 16, 8, 8, dtype=torch.float64)
+    rotated = x.clone()
+    rotated[..., :4, :4] = act_on_image("D4", 1, x[..., :4, :4])
+    roto = RotoConv2d("D4", 16, 16, 4, stride=4, padding=0, bias=False).double()
+    assert (roto(x) - roto(rotated)).abs().max() < 1e-12
+    lift = oriented_conv("D4", 16, 16, Stage(4, 4), ORIENTED["lift"]).double()
+    fold = oriented_conv("D4", 16, 16, Stage(2, 2), ORIENTED["fold"]).double()
+    assert (fold(lift(x)) - fold(lift(rotated))).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(("kind", "share"), [("lift", 8), ("keep", 8), ("fold", 1)])
+def test_oriented_convolutions_have_a_fraction_of_the_parameters(kind, share):
+    plain, layer = nn.Conv2d(16, 24, 4, 2, 1), oriented_layer(kind)
+    count = sum(p.numel() for p in layer.parameters())
+    assert count * share == sum(p.numel() for p in plain.parameters())
+    layer(oriented_input(kind)).square().sum().backward()
+    assert all(p.grad.abs().max() > 0 for p in layer.parameters())
+
+
+def test_widths_that_the_group_does_not_divide_raise_an_error():
+    with pytest.raises(InputError, match=r"width = 20 .* split over 8 group elements"):
+        channels_of_element("D4", 20)
+    with pytest.raises(InputError, match="use a RotoConv2d"):
+        oriented_conv("D4", 16, 24, Stage(3, 1, 1), (False, False))
+
+
+# CircularConv2d.
+
+
+def test_definition_of_circular_convolution_as_loops():
+    """What the layer pads by itself is cropped."""
+    conv, x = nn.Conv2d(2, 3, 3, padding=1).double(), images(5, 7)
+    out = CircularConv2d(conv, 3)(x)
+    for row, col in itertools.product(range(5), range(7)):
+        expected = conv.bias.expand(2, 3)
+        for a, b in itertools.product(range(3), range(3)):
+            seen = x[:, :, (row + a - 1) % 5, (col + b - 1) % 7]
+            expected = expected + seen @ conv.weight[:, :, a, b].T
+        torch.testing.assert_close(out[:, :, row, col], expected)
+
+
+@pytest.mark.parametrize("regular", [False, True])
+def test_circular_convolution_commutes_with_circular_shifts(regular):
+    """The control is the same layer with zero padding."""
+    x = features("D4", 5, 7) if regular else images(5, 7, CHANNELS)
+    conv = GroupConv2d("D4", 3, 2, 5) if regular else nn.Conv2d(3, 2, 5, padding=2)
+    for layer, is_exact in ((CircularConv2d(conv.double(), 5), True), (conv, False)):
+        gap = layer(x.roll((2, 3), (-2, -1))) - layer(x).roll((2, 3), (-2, -1))
+        assert (gap.abs().max() < 1e-12) == is_exact
+
+
 @pytest.mark.parametrize("name", ["C4", "D4"])
-def test_law_of_the_pool(name, kind, sides):
-    assert error_of(GroupPool(kind), name, maps_for(name, *sides)) < 1e-12
+def test_circular_convolution_keeps_the_equivariance_of_its_layer(name):
+    conv, x = CircularConv2d(GroupDepthwiseConv2d(name, 2, 3), 3).double(), features(name, 5, 7, 2)
+    assert error_of(conv, name, x) < 1e-12
+    assert error_of(conv, name, x, act_out=act_on_image) > 0.1
 
 
-@pytest.mark.parametrize("sides", SIDES)
-def test_definition_of_the_pool(sides):
-    """Windows at every other pixel that cover the whole side; weights ½, ½ or ¼, ½, ¼."""
-    maps = maps_for("C2", *sides)
-    largest, average = GroupPool("max")(maps), GroupPool("average")(maps)
-    weights = [torch.tensor([1, 1] if n % 2 == 0 else [1, 2, 1]).double() for n in sides]
-    window = torch.outer(*(w / w.sum() for w in weights))
-    assert largest.shape[2:] == average.shape[2:] == (sides[0] // 2, sides[1] // 2)
-    for r, c in itertools.product(range(sides[0] // 2), range(sides[1] // 2)):
-        seen = maps[:, :, 2 * r : 2 * r + len(window), 2 * c : 2 * c + window.shape[1]]
-        assert torch.equal(largest[:, :, r, c], seen.amax(dim=(2, 3)))
-        torch.testing.assert_close(average[:, :, r, c], (seen * window).sum(dim=(2, 3)))
-
-
-def test_control_of_the_pool():
-    """Windows of 2 on an odd side leave the last pixels unseen."""
-    assert error_of(GroupPool("max", 2), "C4", maps_for("C4", 5, 5)) > 0.1
-    assert error_of(GroupPool("max", 3), "C4", maps_for("C4", 5, 5)) == 0
-
-
-def test_pools_refuse_what_they_cannot_do():
-    with pytest.raises(InputError, match="maps of 1 x 4 pixels are too small for windows of 3"):
-        GroupPool()(torch.zeros(1, 4, 1, 4))
-    with pytest.raises(InputError, match="kernel = 4 must be 2 or 3"):
-        GroupPool("max", 4)
-    with pytest.raises(InputError, match="unknown pool 'mean'"):
-        GroupPool("mean")
-
-
-# Stems.
-
-PLAN = StemPlan((2, 4), kernels=(3, 3, 4), strides=(1, 1, 2), pools=(2, 0, 3), pool="average")
-
-
-def stem_for(name, **options):
-    return shaken(ConvStem(name, 2, WIDTH, replace(PLAN, **options)))
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("options", [{}, {"norm": "layer", "activation": "gelu", "pool": "max"}])
-@pytest.mark.parametrize("name", [*GRID, "D8"])
-def test_law_of_the_stem(name, options, training):
-    stem, images = stem_for(name, **options).train(training), pictures(12, 20)
-    assert lifting_error(stem, name, images) < 1e-11
-    sides = tuple(output_size(side, stem.stages) for side in images.shape[2:])
-    assert stem(images).shape == (2, order_of(name) * WIDTH, *sides)
-
-
-def test_the_stem_states_its_sizes():
-    """The control: on a size that it does not state, it is not exact."""
-    stem = stem_for("C4")
-    same = Stage(3, 1, 1)
-    assert stem.stages == (same, Stage(2, 2), same, Stage(4, 2, 1), Stage(3, 2))
-    assert exact_sizes(14, stem.stages) == (12, 20)
-    assert lifting_error(stem, "C4", pictures(14, 14)) > 1e-2
-
-
-def test_witness_of_the_stem():
-    """Other pictures, other maps; poses differ; gradients reach every parameter; dropout drops."""
-    stem, images = stem_for("D4", activation="silu"), pictures(12, 12)
-    out = stem(images)
-    assert (out[0] - out[1]).abs().max() > 1e-2
-    assert maps_to_field(out, 8).std(dim=1).max() > 1e-2
-    (out * torch.randn_like(out)).sum().backward()
-    assert all(p.grad.abs().max() > 1e-6 for p in stem.parameters())
-    dropping = stem_for("D4", dropout=0.5)
-    assert not torch.equal(dropping(images), dropping(images))
-    assert torch.equal(dropping.eval()(images), dropping(images))
-
-
-def test_plans_must_agree_with_themselves():
-    with pytest.raises(InputError, match=r"kernels = \(3,\), .* widths = \(2,\) one less"):
-        StemPlan(widths=(2,), kernels=(3,), strides=(1,), pools=(0,))
-    with pytest.raises(InputError, match="unknown activation 'rely'"):
-        stem_for("C4", activation="rely")
-    with pytest.raises(InputError, match="must be from 0 to below 1"):
-        stem_for("C4", dropout=1.0)
-
-
-# Patches.
-
-
-@pytest.mark.parametrize("overlap", [None, 0, 1, 3])
-@pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_law_of_patches(name, kind, overlap):
-    layer = shaken(PatchLift(name, 2, WIDTH, 4, overlap, kind))
-    assert lifting_error(layer, name, pictures(8, 12)) < 1e-12
-    assert [output_size(side, layer.stages) for side in (8, 10, 12)] == [2, None, 3]
-    assert layer(pictures(8, 12)).shape[2:] == (2, 3)
-
-
-def test_definition_of_plain_patches():
-    """In the first pose, one linear map of each patch."""
-    layer, images = shaken(PatchLift("D4", 2, WIDTH, 3)), pictures(6, 9)
-    out = layer(images)
-    for r, c in itertools.product(range(2), range(3)):
-        patch = images[:, :, 3 * r : 3 * r + 3, 3 * c : 3 * c + 3].flatten(1)
-        expected = patch @ layer.lift.weight.flatten(1).T + layer.lift.bias
-        torch.testing.assert_close(out[:, :WIDTH, r, c], expected)
-
-
-@pytest.mark.parametrize("name", ["D4", "C8"])
-def test_every_pixel_of_a_patch_is_seen(name):
-    """The control: on a disc without overlap the corners are not."""
-
-    def unseen(overlap):
-        images = pictures(8, 8).requires_grad_()
-        PatchLift(name, 2, WIDTH, 4, overlap).double()(images).square().sum().backward()
-        return int((images.grad == 0).sum())
-
-    assert unseen(None) == 0
-    assert (unseen(0) > 0) == (name == "C8")
-
-
-# In one graph, and in half precision.
-
-ONE_GRAPH = """
-from dataclasses import replace
-import torch
-from turnwise.layers.conv.conv import ConvStem, StemPlan
-images, plan = torch.rand(2, 1, 8, 12), StemPlan((2,), (3, 3), (1, 1), (0, 2))
-turned, finer = ConvStem("D4", 1, 3, plan), ConvStem("C8", 1, 3, replace(plan, norm="layer"))
-both = lambda images: (turned(images), finer(images))
-compiled = torch.compile(both, backend="eager", fullgraph=True)
-torch.testing.assert_close(compiled(images), both(images))
-"""
-
-
-def test_compiled_in_one_graph():
-    """In a process of its own: the run-time type checks of the tests would break the graph."""
-    subprocess.run([sys.executable, "-c", ONE_GRAPH], check=True)
-
-
-@pytest.mark.parametrize("name", ["D4", "C8"])
-def test_law_in_half_precision(name):
-    stem, images = stem_for(name, norm="layer").float(), pictures(12, 12).float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert lifting_error(lambda x: stem(x).float(), name, images) < 5e-2
+def test_circular_convolution_takes_odd_windows_that_fit():
+    with pytest.raises(InputError, match="kernel_size = 4 must be odd to keep the size; try 5"):
+        CircularConv2d(nn.Identity(), 4)
+    with pytest.raises(InputError, match=r"windows of 7 .* of 2 x 4 pixels more .* at most 5"):
+        CircularConv2d(nn.Identity(), 7)(torch.zeros(1, 1, 2, 4))

@@ -1,7 +1,7 @@
-"""Law, witness, control, definition of filters that the group turns.
+"""Filters that the group rotates: equivariance, witness, negative control, definition as loops.
 
-A set of turned filters is itself a field on the group that no element changes:
-K_hg(hx) = K_g(x), and K_hg,hm(hx) = K_g,m(x).  That is why their convolution obeys the law.
+A set of rotated filters is itself a field on the group that no element changes:
+K_hg(hx) = K_g(x), and K_hg,hm(hx) = K_g,m(x).  That is why their convolution is equivariant.
 """
 
 import itertools
@@ -14,60 +14,59 @@ from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
 from turnwise.groups import GRID_GROUPS, PlanarGroup, act_on_field, act_on_points, act_on_regular
 from turnwise.layers.conv.filters import (
-    RING_SPREAD,
+    RING_STD,
     ContinuousFilters,
     PixelFilters,
     covering_overlap,
     filters_for,
+    initialise_weight,
     ring_harmonics,
-    start_weight,
 )
 
 KERNELS = [1, 2, 3, 4, 5]
 KINDS = [(kind, name) for kind in (PixelFilters, ContinuousFilters) for name in GRID_GROUPS]
 FINER = [(ContinuousFilters, name) for name in ("C8", "D8", "C12")]
-WIDTH, IN_WIDTH = 3, 2
+CHANNELS, IN_CHANNELS = 3, 2
 
 
 def weights_for(filters, on_group):
-    poses = (filters.order,) if on_group else ()
-    return torch.randn(WIDTH, IN_WIDTH, *poses, filters.free, dtype=torch.float64)
+    group_axis = (filters.order,) if on_group else ()
+    return torch.randn(CHANNELS, IN_CHANNELS, *group_axis, filters.free, dtype=torch.float64)
 
 
 def lifted(filters, weight):
-    """(out channel, group, row, col, in channel): a field, its batch the channels of the output."""
+    """Return a field, (out channel, group, row, col, in channel); its batch is the out channel."""
     taps = filters.lifting(weight).unflatten(0, (filters.order, -1))
     return taps.permute(1, 0, 3, 4, 2)
 
 
 def on_group(filters, weight):
-    """(out channel, g, row, col, m, in channel)."""
-    taps = filters.group(weight).unflatten(1, (filters.order, -1)).unflatten(0, (filters.order, -1))
-    return taps.permute(1, 0, 4, 5, 2, 3)
+    """Return filters of two group axes, (out channel, g, row, col, m, in channel)."""
+    taps = filters.group_conv(weight).unflatten(1, (filters.order, -1))
+    return taps.unflatten(0, (filters.order, -1)).permute(1, 0, 4, 5, 2, 3)
 
 
 def act_on_both(group, g, taps):
-    """The element acts on the poses of outputs and inputs, and on the place."""
-    moved = act_on_field(group, g, taps.flatten(4)).unflatten(4, taps.shape[4:])
-    return act_on_regular(group, g, moved.movedim(4, 1)).movedim(1, 4)
+    """Act on the group elements of outputs and inputs, and on the positions of the taps."""
+    acted = act_on_field(group, g, taps.flatten(4)).unflatten(4, taps.shape[4:])
+    return act_on_regular(group, g, acted.movedim(4, 1)).movedim(1, 4)
 
 
 def change(function, group, taps):
-    """How much the elements of the grid change what none of them should change."""
+    """Return the largest change by an element of the grid; none of them should change anything."""
     return max(float((function(group, g, taps) - taps).abs().max()) for g in group.grid_elements())
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("kind", "name"), KINDS + FINER)
-def test_law(kind, name, kernel):
+def test_the_set_of_rotated_filters_is_invariant(kind, name, kernel):
     group, filters = PlanarGroup.named(name), kind(name, kernel)
     assert change(act_on_field, group, lifted(filters, weights_for(filters, False))) < 1e-12
     assert change(act_on_both, group, on_group(filters, weights_for(filters, True))) < 1e-12
 
 
 @pytest.mark.parametrize("kind", [PixelFilters, ContinuousFilters])
-def test_witness(kind):
-    """No two poses have the same filter, and every free number counts."""
+def test_witness_filters_differ_between_elements_and_every_parameter_counts(kind):
     filters = kind("D4", 3)
     weight = weights_for(filters, True).requires_grad_()
     taps = on_group(filters, weight)
@@ -78,8 +77,8 @@ def test_witness(kind):
 
 
 @pytest.mark.parametrize("kind", [PixelFilters, ContinuousFilters])
-def test_control(kind):
-    """Filters that see the input's pose as it is, not from their own; and filters mirrored."""
+def test_control_absolute_group_elements_and_flipped_filters_are_detected(kind):
+    """K[o, i, m] in place of K[o, i, g⁻¹m]."""
     group, filters = PlanarGroup.named("D4"), kind("D4", 3)
     weight = weights_for(filters, True)
     absolute = torch.stack(
@@ -89,41 +88,41 @@ def test_control(kind):
     assert change(act_on_field, group, lifted(filters, weight[:, :, 0]).flip(3)) > 0.1
 
 
-def test_definition_by_pixels():
+def test_definition_of_pixel_filters_as_loops():
     """K[o, i, g⁻¹m](g⁻¹x), tap by tap."""
     group, filters = PlanarGroup.named("D4"), PixelFilters("D4", 3)
     weight = weights_for(filters, True)
     taps = {tuple(p): t for t, p in enumerate(pixel_centres(3, 3).flatten(0, 1).tolist())}
-    lifting, both = filters.lifting(weight[:, :, 0]), filters.group(weight)
-    assert both.shape == (8 * WIDTH, 8 * IN_WIDTH, 3, 3)
+    lifting, both = filters.lifting(weight[:, :, 0]), filters.group_conv(weight)
+    assert both.shape == (8 * CHANNELS, 8 * IN_CHANNELS, 3, 3)
     for g, point in itertools.product(range(8), taps):
         back = act_on_points(group, group.invert(g), torch.tensor(point).double())
         source, (row, col) = taps[tuple(back.tolist())], divmod(taps[point], 3)
-        for o, i in itertools.product(range(WIDTH), range(IN_WIDTH)):
-            assert lifting[g * WIDTH + o, i, row, col] == weight[o, i, 0, source]
+        for o, i in itertools.product(range(CHANNELS), range(IN_CHANNELS)):
+            assert lifting[g * CHANNELS + o, i, row, col] == weight[o, i, 0, source]
             for m in range(8):
                 n = group.compose(group.invert(g), m)
                 expected = weight[o, i, n, source]
-                assert both[g * WIDTH + o, m * IN_WIDTH + i, row, col] == expected
+                assert both[g * CHANNELS + o, m * IN_CHANNELS + i, row, col] == expected
 
 
 def rings_by_formula(x, y, kernel):
-    """The functions at one point, before they are scaled."""
+    """Return the functions at one point, before they are scaled."""
     radius, angle = math.hypot(x, y), math.atan2(y, x)
     values = []
     for ring in range((kernel + 1) // 2):
         centre = (kernel - 1) / 2 - ring
-        height = math.exp(-((radius - centre) ** 2) / (2 * RING_SPREAD**2))
+        height = math.exp(-((radius - centre) ** 2) / (2 * RING_STD**2))
         values.append(height)
         for frequency in range(1, math.floor(2 * centre) + 1):
-            turning = height if radius > 1e-9 else 0.0
-            values += [turning * math.cos(frequency * angle), turning * math.sin(frequency * angle)]
+            wave = height if radius > 1e-9 else 0.0
+            values += [wave * math.cos(frequency * angle), wave * math.sin(frequency * angle)]
     return values
 
 
 @pytest.mark.parametrize("kernel", [3, 4])
-def test_definition_on_rings(kernel):
-    """Σ_b c[o, i, g⁻¹m, b] B_b(g⁻¹x) / norm, on D3, whose turns leave the grid."""
+def test_definition_of_continuous_filters_as_loops(kernel):
+    """Σ_b c[o, i, g⁻¹m, b] B_b(g⁻¹x) / norm, on D3, whose rotations do not preserve the grid."""
     group, filters = PlanarGroup.named("D3"), ContinuousFilters("D3", kernel)
     weight = weights_for(filters, True)
     points = pixel_centres(kernel, kernel).flatten(0, 1)
@@ -146,7 +145,7 @@ def test_definition_on_rings(kernel):
 @pytest.mark.parametrize("kernel", range(1, 10))
 @pytest.mark.parametrize("name", ["D4", "C8"])
 def test_the_functions_are_independent_and_of_norm_one(name, kernel):
-    """Each on average over the poses; in the poses of the grid exactly."""
+    """Norms are 1 on average over the group; for a group of the grid, for each element."""
     basis = ring_harmonics(PlanarGroup.named(name), kernel).flatten(2)
     assert torch.linalg.svdvals(basis[0]).min() > 0.3
     norms = basis.norm(dim=-1)
@@ -154,7 +153,7 @@ def test_the_functions_are_independent_and_of_norm_one(name, kernel):
     assert (norms - 1).abs().max() < (1e-12 if name == "D4" else 0.15)
 
 
-def test_functions_end_at_the_disc():
+def test_functions_vanish_outside_the_disc():
     basis = ring_harmonics(PlanarGroup.named("C8"), 5)
     corners = basis[:, :, ::4, ::4]
     assert corners.abs().max() == 0
@@ -163,29 +162,29 @@ def test_functions_end_at_the_disc():
 
 
 @pytest.mark.parametrize("kind", [PixelFilters, ContinuousFilters])
-def test_the_start_has_the_variance_of_he(kind):
-    """White noise comes out with twice its variance: Σ K² = 2 over all that meets in one output."""
+def test_initial_weights_have_the_variance_of_he(kind):
+    """Σ K² = 2 over the inputs of one output, which doubles the variance of white noise."""
     filters = kind("D4", 5)
     weight = torch.empty(64, 16, 8, filters.free)
-    start_weight(weight)
-    energy = filters.group(weight).flatten(1).square().sum(1)
+    initialise_weight(weight)
+    energy = filters.group_conv(weight).flatten(1).square().sum(1)
     assert energy.mean() == pytest.approx(2, rel=0.02)
 
 
-def test_half_precision_moves_the_same_numbers():
-    """On the grid the turned filters are equal to the last bit, however coarse the numbers."""
+def test_half_precision_filters_are_exact_permutations():
+    """On the grid, rotated filters are equal to the last bit in any precision."""
     filters = ContinuousFilters("D4", 3)
     taps = lifted(filters, weights_for(filters, False).bfloat16())
     assert taps.dtype == torch.bfloat16
     assert change(act_on_field, PlanarGroup.named("D4"), taps) == 0
 
 
-def test_tables_are_not_saved():
+def test_tables_are_not_in_the_state_dict():
     assert not PixelFilters("D4", 3).state_dict()
     assert not ContinuousFilters("D8", 3).state_dict()
 
 
-def test_filters_by_name():
+def test_filters_are_chosen_by_name():
     assert isinstance(filters_for("auto", "D4", 3), PixelFilters)
     assert isinstance(filters_for("auto", "C8", 3), ContinuousFilters)
     assert isinstance(filters_for("continuous", "C4", 3), ContinuousFilters)
@@ -198,7 +197,7 @@ def test_filters_by_name():
 
 
 @pytest.mark.parametrize("patch", range(1, 12))
-def test_the_smallest_overlap_that_covers_a_patch(patch):
+def test_overlap_is_the_smallest_that_covers_a_patch(patch):
     corner = pixel_centres(patch, patch)[0, 0].norm()
     overlap = covering_overlap("auto", "C8", patch)
     assert corner <= patch / 2 + overlap

@@ -1,4 +1,4 @@
-"""Law, witness, control, definition of norms, blocks, crops and pools on the group."""
+"""Norms, blocks, crops and pools on fields: equivariance, witness, control, definition."""
 
 import itertools
 from dataclasses import replace
@@ -10,10 +10,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from turnwise.errors import InputError
+from turnwise.geometry.layouts import field_to_regular, regular_to_field
 from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import GRID_GROUPS, PlanarGroup, act_on_field, equivariance_error
 from turnwise.layers.gsa.attention import AttentionPlan
-from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GroupBlock, crop_field, pool_kernel
+from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GSABlock, crop_field, pool_kernel
 from turnwise.layers.gsa.published import EXACT, EXACT_GE_VIT, GEVIT_2023, GSA_2021
 
 CONVENTIONS = {"exact": EXACT, "published": GSA_2021}
@@ -22,7 +23,7 @@ TWO_CONVENTIONS = pytest.mark.parametrize("convention", CONVENTIONS.values(), id
 
 def block_for(name, *, in_width=6, width=6, crop=0, dropout=0.0, **options):
     plan = AttentionPlan(PlanarGroup.named(name), Neighbourhood(3), heads=2, **options)
-    return GroupBlock(plan, in_width, width, crop, dropout).double()
+    return GSABlock(plan, in_width, width, crop, dropout).double()
 
 
 def field_for(name, rows=4, cols=5, width=6, batch=1):
@@ -38,7 +39,7 @@ def error_of(function, name, field):
 # Norms.
 
 
-def shaken_norm(convention, width=6):
+def random_norm(convention, width=6):
     norm = FieldNorm(width, convention).double()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
@@ -47,39 +48,39 @@ def shaken_norm(convention, width=6):
 
 @TWO_CONVENTIONS
 @pytest.mark.parametrize("name", GRID_GROUPS)
-def test_law_of_the_norm(name, convention):
-    assert error_of(shaken_norm(convention), name, field_for(name)) < 1e-12
+def test_equivariance_of_the_norm(name, convention):
+    assert error_of(random_norm(convention), name, field_for(name)) < 1e-12
 
 
 @TWO_CONVENTIONS
 def test_witness_of_the_norm(convention):
-    norm = shaken_norm(convention)
+    norm = random_norm(convention)
     assert (norm(field_for("C4")) - norm(field_for("C4"))).abs().max() > 0.1
 
 
 def test_control_of_the_norm():
-    """Over rows alone, up is not left."""
+    """A mean over rows alone distinguishes rows from columns."""
     assert error_of(lambda x: x - x.mean(dim=2, keepdim=True), "C4", field_for("C4", 4, 4)) > 0.01
 
 
 @TWO_CONVENTIONS
 def test_definition_of_the_norm(convention):
-    """(x − mean) / spread · weight + bias: of each pose and pixel; as published, of the sample."""
-    norm, field = shaken_norm(convention), field_for("D3", 2, 3, batch=2)
+    """(x − mean) / std · weight + bias, of each group element and pixel, or of the sample."""
+    norm, field = random_norm(convention), field_for("D3", 2, 3, batch=2)
     out = norm(field)
     for b, h, r, c in itertools.product(range(2), range(6), range(2), range(3)):
-        over = field[b] if convention.norm_over_picture else field[b, h, r, c]
-        spread = (over.var(correction=0) + convention.norm_eps).sqrt()
-        expected = (field[b, h, r, c] - over.mean()) / spread * norm.weight + norm.bias
+        over = field[b] if convention.norm_over_image else field[b, h, r, c]
+        std = (over.var(correction=0) + convention.norm_eps).sqrt()
+        expected = (field[b, h, r, c] - over.mean()) / std * norm.weight + norm.bias
         torch.testing.assert_close(out[b, h, r, c], expected, rtol=0, atol=1e-12)
 
 
-def test_a_pixel_is_normed_by_itself():
-    """What is far away does not reach it; in the published programs it does."""
+def test_the_norm_of_a_pixel_does_not_depend_on_other_pixels():
+    """In the published programs it does."""
     field = field_for("C4")
     other = field.clone()
     other[:, :, -1, -1] += 3
-    exact, published = (shaken_norm(convention) for convention in (EXACT, GSA_2021))
+    exact, published = (random_norm(convention) for convention in (EXACT, GSA_2021))
     assert torch.equal(exact(other)[:, :, 0, 0], exact(field)[:, :, 0, 0])
     assert (published(other) - published(field))[:, :, 0, 0].abs().max() > 1e-3
 
@@ -89,25 +90,24 @@ def test_a_pixel_is_normed_by_itself():
 
 @pytest.mark.parametrize("crop", [0, 1])
 @pytest.mark.parametrize("name", GRID_GROUPS)
-def test_law(name, crop):
-    """On a rectangle, which quarter turns lay on its side."""
+def test_equivariance_of_the_block_on_a_rectangle(name, crop):
     assert error_of(block_for(name, crop=crop).eval(), name, field_for(name)) < 1e-12
 
 
 @pytest.mark.parametrize("queries", ["all", "own"])
 @pytest.mark.parametrize("convention", [EXACT, EXACT_GE_VIT], ids=["gsa", "ge-vit"])
 @pytest.mark.parametrize("size", [4, 5])
-def test_law_on_odd_and_even_squares(size, convention, queries):
+def test_equivariance_of_the_block_on_odd_and_even_squares(size, convention, queries):
     block = block_for("D4", in_width=4, crop=1, convention=convention, queries=queries)
     assert error_of(block, "D4", field_for("D4", size, size, width=4)) < 1e-12
 
 
-def test_law_of_the_published_block_where_its_table_is_right():
+def test_the_published_block_is_equivariant_where_its_table_is_right():
     assert error_of(block_for("C4", convention=GEVIT_2023, crop=1), "C4", field_for("C4")) < 1e-8
 
 
-def test_witness():
-    """The output follows the input, also from afar, and differs from pose to pose."""
+def test_witness_of_the_block():
+    """The output depends on the pixels of its window and on the group element."""
     block, field = block_for("D4"), field_for("D4")
     out, other = block(field), field.clone()
     other[:, :, 0, 0] += torch.randn(6)
@@ -116,8 +116,8 @@ def test_witness():
     assert out.std(dim=1).min() > 1e-3
 
 
-def test_control():
-    """The published table, at C4; and a position that is not relative."""
+def test_control_of_the_block():
+    """The published table with C4; and an absolute position."""
     wrong = block_for("C4", convention=replace(EXACT, table=GSA_2021.table))
     assert error_of(wrong, "C4", field_for("C4")) > 1e-5
     block, field = block_for("C4"), field_for("C4", 4, 4)
@@ -128,10 +128,10 @@ def test_control():
 
 @TWO_CONVENTIONS
 @pytest.mark.parametrize("in_width", [6, 4])
-def test_definition(convention, in_width):
+def test_definition_of_the_block(convention, in_width):
     """y = crop(x) + crop(act(norm(attention(act(norm(x)))))); then y + norm(W₂ act(norm(W₁ y))).
 
-    To crop before the attention, as the exact one does, must give the same.
+    The exact block crops before the attention, which gives the same.
     """
     block = block_for("D3", in_width=in_width, crop=1, convention=convention)
     for module in block.modules():
@@ -140,7 +140,8 @@ def test_definition(convention, in_width):
             nn.init.normal_(module.bias)
     field = field_for("D3", width=in_width)
     first, norm_first, act, second, norm_second = block.mlp
-    mixed = F.silu(block.norm_out(block.attention(F.silu(block.norm_in(field)))))
+    attended = block.attention(field_to_regular(F.silu(block.norm_in(field))))
+    mixed = F.silu(block.norm_out(regular_to_field(attended)))
     inner = field[:, :, 1:-1, 1:-1]
     if in_width != 6:
         inner = inner @ block.shortcut.weight.T + block.shortcut.bias
@@ -148,6 +149,15 @@ def test_definition(convention, in_width):
     expected = between + norm_second(second(act(norm_first(first(between)))))
     torch.testing.assert_close(block(field), expected, rtol=0, atol=1e-11)
     assert (first.out_features, second.in_features) == (3, 3)
+
+
+@TWO_CONVENTIONS
+def test_the_exact_block_crops_before_the_attention(convention):
+    """Cropped tokens are not computed in vain; the published block computes them."""
+    block, shapes = block_for("C4", crop=1, convention=convention), []
+    block.attention.register_forward_hook(lambda *given: shapes.append(given[-1].shape[-2:]))
+    block(field_for("C4"))
+    assert shapes == [(2, 3) if convention.crop_before else (4, 5)]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -159,19 +169,19 @@ def test_dropout_of_the_block(training):
 
 
 def test_gradients_reach_every_parameter():
-    """But for what adds the same to all scores of a query, which softmax forgets."""
+    """Except those that add the same to all scores of a query, which cancels in the softmax."""
     block = block_for("D4", in_width=4, crop=1)
     (block(field_for("D4", width=4)) * torch.randn(1, 8, 2, 3, 6).double()).sum().backward()
-    dead = {n for n, p in block.named_parameters() if p.grad.abs().max() < 1e-10}
-    forgotten = {"project.to_key.bias", "place.row.mix.bias", "place.col.mix.bias"}
-    assert dead == {f"attention.{name}" for name in forgotten}
+    zero = {n for n, p in block.named_parameters() if p.grad.abs().max() < 1e-10}
+    cancelled = {"project.to_key.bias", "place.row.mix.bias", "place.col.mix.bias"}
+    assert zero == {f"attention.{name}" for name in cancelled}
 
 
 # Crops and pools.
 
 
 @pytest.mark.parametrize("name", GRID_GROUPS)
-def test_law_of_the_crop(name):
+def test_equivariance_of_the_crop(name):
     assert error_of(lambda x: crop_field(x, 1), name, field_for(name)) == 0
 
 
@@ -189,13 +199,13 @@ SIZES = [(4, 4), (5, 5), (4, 6), (5, 7), (6, 5), (2, 3)]
 
 @pytest.mark.parametrize(("rows", "cols"), SIZES)
 @pytest.mark.parametrize("name", ["C4", "D4"])
-def test_law_of_the_pool(name, rows, cols):
+def test_equivariance_of_the_pool(name, rows, cols):
     assert error_of(FieldPool(EXACT), name, field_for(name, rows, cols)) == 0
 
 
 @pytest.mark.parametrize(("rows", "cols"), SIZES)
 def test_definition_of_the_pool(rows, cols):
-    """The maximum of windows that start at every other pixel and cover the whole side."""
+    """The maximum of windows that start at every second pixel and cover the whole side."""
     field = field_for("C2", rows, cols)
     out = FieldPool(EXACT)(field)
     assert out.shape == (1, 2, rows // 2, cols // 2, 6)
@@ -204,8 +214,7 @@ def test_definition_of_the_pool(rows, cols):
         assert torch.equal(out[:, :, r, c], window.amax(dim=(2, 3)))
 
 
-def test_every_pixel_is_seen_by_the_pool():
-    """The witness: raising any one pixel changes the output."""
+def test_witness_the_pool_depends_on_every_pixel():
     pool = FieldPool(EXACT)
     for rows, cols in SIZES:
         for r, c in itertools.product(range(rows), range(cols)):
@@ -214,25 +223,25 @@ def test_every_pixel_is_seen_by_the_pool():
             assert pool(field).max() == 1
 
 
-def test_control_the_published_pool_drops_the_last_row():
-    """On even sizes it is right; on odd sizes nothing stays equivariant."""
+def test_control_the_published_pool_is_not_equivariant_on_odd_sizes():
+    """There it ignores the last row and column."""
     pool = FieldPool(GSA_2021)
     assert error_of(pool, "C4", field_for("C4", 4, 6)) == 0
     assert error_of(pool, "C4", field_for("C4", 5, 5)) > 0.1
 
 
-def test_kernels_of_pools():
+def test_pool_kernels_are_2_for_even_and_3_for_odd_sizes():
     assert [pool_kernel(size) for size in (2, 3, 4, 9)] == [2, 3, 2, 3]
 
 
-def test_too_small_to_pool():
+def test_a_field_of_one_row_cannot_be_pooled():
     with pytest.raises(InputError, match="a field of 1 x 4 pixels is too small to pool"):
         FieldPool(EXACT)(torch.zeros(1, 4, 1, 4, 2))
 
 
 @pytest.mark.parametrize("backend", ["plain", "streaming"])
-def test_gradient_checkpointing_changes_no_bit(backend):
-    """The second forward pass draws the same dropout as the first, in attention too."""
+def test_gradient_checkpointing_gives_identical_gradients(backend):
+    """The second forward pass draws the same dropout as the first, also in the attention."""
     block = block_for("C4", dropout=0.3, width=6, backend=backend)
     plan = replace(block.attention.project.plan, dropout=0.3)
     block.attention.project.plan = plan

@@ -1,6 +1,6 @@
-"""The published programs, to the digit and fault by fault: golden values, tables, what they cost.
+"""The published programs: their golden values, their tables, and what their faults cost.
 
-Figures are those measured on the originals.  Letters:  v, g, m number elements as they do.
+Numbers are those measured on the originals.  Letters:  v, g, m number elements as they do.
 """
 
 import json
@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from turnwise.geometry.layouts import action_on
 from turnwise.geometry.neighbourhoods import Neighbourhood, find_sources, rotated_offsets
-from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
+from turnwise.groups import PlanarGroup, equivariance_errors
 from turnwise.layers.gsa.attention import AttentionPlan, GroupSelfAttention, LiftingSelfAttention
 from turnwise.layers.gsa.published import (
     EXACT,
@@ -39,7 +40,7 @@ PROGRAMS = {
 
 
 def in_their_order(group, matrices, table):
-    """Undo the change of numbers: their v is our h where M_v = h⁻¹."""
+    """Return the table in their numbers: their v is our h where M_v = h⁻¹."""
     order = their_numbers(group, matrices(group)).argsort()
     return table[order][:, order][:, :, order]
 
@@ -56,8 +57,8 @@ ROWS_OF_P4M = {
 
 
 @pytest.mark.parametrize("matrices", ROWS_OF_P4M)
-def test_matrices_are_those_found_in_the_buffers(matrices):
-    """Of p4m, on (row, col), in their order, as fitted to the originals."""
+def test_matrices_are_those_of_the_originals(matrices):
+    """Of p4m, on (row, col), in their order, read from the buffers of the originals."""
     expected = np.array([row.split() for row in ROWS_OF_P4M[matrices].split(", ")], dtype=float)
     found = matrices(PlanarGroup.named("p4m")).flatten(1)
     assert np.abs(found.numpy() - expected).max() < 1e-12
@@ -73,14 +74,14 @@ def test_every_element_has_one_number(name, matrices):
 
 
 def permutation_under(group, matrices, g):
-    """π with out'[v] = g·out[π(v)], for our element g: their M_π(v) is M_v R."""
+    """Return π with out'[v] = g·out[π(v)], for our element g: their M_π(v) is M_v R."""
     numbers = their_numbers(group, matrices(group))
     ours = numbers.argsort()  # our element of each number
     return numbers[group.product()[group.invert(g)][ours]].tolist()
 
 
 def test_their_group_axis_permutes_as_measured():
-    """A quarter turn: v + 1 in GSA-Nets, v − 1 in GE-ViT, by twos in p8; and p4m of GSA-Nets."""
+    """A rotation by 90° is v + 1 in GSA-Nets, v − 1 in GE-ViT, and ±2 in p8."""
     p4, p8, p4m = (PlanarGroup.named(name) for name in ("p4", "p8", "p4m"))
     assert permutation_under(p4, matrices_of_2021, 1) == [1, 2, 3, 0]
     assert permutation_under(p4, matrices_of_2023, 1) == [3, 0, 1, 2]
@@ -93,36 +94,36 @@ def test_their_group_axis_permutes_as_measured():
 # The tables.
 
 
-def changed_by_turning(group, table):
-    """The share of (h, g, m) with T(Rh, Rg, Rm) ≠ T(h, g, m), for each R but the identity."""
+def changed_by_the_group(group, table):
+    """Return the share of (h, g, m) with T(Rh, Rg, Rm) ≠ T(h, g, m), for each R ≠ e."""
     rows = [group.product()[R] for R in range(1, group.order)]
     return {float((table[r][:, r][:, :, r] != table).double().mean()) for r in rows}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_table_of_2021_is_wrong_everywhere(name):
+def test_the_table_of_2021_is_wrong_for_every_group(name):
     group = PlanarGroup.named(name)
-    assert changed_by_turning(group, table_of_2021(group)) == {1.0}
+    assert changed_by_the_group(group, table_of_2021(group)) == {1.0}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_table_of_2023_is_wrong_with_turns_and_mirrors(name):
+def test_the_table_of_2023_is_wrong_for_rotations_with_reflections(name):
     group = PlanarGroup.named(name)
     wrong = {1.0} if name in ("p4m", "p8m") else {0.0}
-    assert changed_by_turning(group, table_of_2023(group)) == wrong
+    assert changed_by_the_group(group, table_of_2023(group)) == wrong
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("table", [key_seen_from_output, query_between_output_and_key])
-def test_our_tables_are_right_everywhere(name, table):
+def test_our_tables_are_right_for_every_group(name, table):
     group = PlanarGroup.named(name)
-    assert changed_by_turning(group, table(group)) == {0.0}
+    assert changed_by_the_group(group, table(group)) == {0.0}
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("table", [table_of_2021, table_of_2023])
-def test_every_key_stands_in_another_relation(name, table):
-    """T is a bijection in m for fixed (v, g), in both programs and all groups."""
+def test_every_key_has_a_different_relation(name, table):
+    """For fixed (v, g), T is a bijection in m, in both programs and for all groups."""
     group = PlanarGroup.named(name)
     expected = group.elements.expand(group.order, group.order, -1)
     assert torch.equal(table(group).sort(dim=-1).values, expected)
@@ -138,7 +139,7 @@ def test_the_tables_of_p4_as_printed():
 
 
 def test_the_table_of_2023_has_the_right_formula_for_rotations():
-    """2g − m − v is h⁻¹g·m⁻¹g but for the names of the relations."""
+    """2g − m − v is h⁻¹g·m⁻¹g, except for the numbers of the relations."""
     for name in ("p4", "p8", "p12"):
         group = PlanarGroup.named(name)
         theirs, ours = table_of_2023(group), query_between_output_and_key(group)
@@ -149,30 +150,30 @@ def test_the_table_of_2023_has_the_right_formula_for_rotations():
 # The coordinates.
 
 
-def meant_zero_but_is_not(neighbourhood, size, coordinates):
-    """For each offset: at 45°, is its row meant to be 0, and is it not, by more than 1e-9?"""
+def zeros_missed(neighbourhood, size, coordinates):
+    """Return for each offset whether its row at 45° should be 0, and whether it is not."""
     group = PlanarGroup.named("p8")
     rows = coordinates(group, neighbourhood, size, size)[1, :, 0]
-    meant = rotated_offsets(group, neighbourhood.offsets(size, size))[1, :, 0].abs() < 1e-9
-    return meant, meant & (rows.abs() > 1e-9)
+    zero = rotated_offsets(group, neighbourhood.offsets(size, size))[1, :, 0].abs() < 1e-9
+    return zero, zero & (rows.abs() > 1e-9)
 
 
 @pytest.mark.parametrize("coordinates", [coordinates_of_2021, coordinates_of_2023])
 @pytest.mark.parametrize(("window", "count"), [(5, 0), (7, 2), (9, 0), (11, 4)])
 def test_rounding_on_the_diagonal(window, count, coordinates):
     """Coordinates that are not antisymmetric in float32 miss 0 at 45°, as in the originals."""
-    meant, wrong = meant_zero_but_is_not(Neighbourhood(window), 28, coordinates)
-    assert (int(meant.sum()), int(wrong.sum())) == (window, count)
+    zero, wrong = zeros_missed(Neighbourhood(window), 28, coordinates)
+    assert (int(zero.sum()), int(wrong.sum())) == (window, count)
 
 
 @pytest.mark.parametrize("coordinates", [coordinates_of_2021, coordinates_of_2023])
 @pytest.mark.parametrize(("size", "cells", "count"), [(7, 231, 130), (28, 14644, 7212)])
-def test_rounding_on_the_diagonals_of_whole_pictures(size, cells, count, coordinates):
+def test_rounding_on_the_diagonals_of_whole_images(size, cells, count, coordinates):
     """Counted over all pairs of pixels, as the originals store them."""
     whole = Neighbourhood(0)
-    meant, wrong = meant_zero_but_is_not(whole, size, coordinates)
+    zero, wrong = zeros_missed(whole, size, coordinates)
     pairs = find_sources(whole, size, size).offset
-    assert (int(meant[pairs].sum()), int(wrong[pairs].sum())) == (cells, count)
+    assert (int(zero[pairs].sum()), int(wrong[pairs].sum())) == (cells, count)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_rounding_on_the_diagonals_of_whole_pictures(size, cells, count, coordin
     [(coordinates_of_2021, matrices_of_2021), (coordinates_of_2023, matrices_of_2023)],
 )
 def test_definition_of_the_coordinates(coordinates, matrices):
-    """M_v δ with δ from −1 to 1 in every window; (row, col), numbered as we do."""
+    """M_v δ with δ from −1 to 1 in every window; (row, col), in our numbers."""
     group, window = PlanarGroup.named("p8m"), Neighbourhood(5)
     numbers = their_numbers(group, matrices(group))
     found = coordinates(group, window, 9, 9)
@@ -192,22 +193,17 @@ def test_definition_of_the_coordinates(coordinates, matrices):
 
 
 @pytest.mark.parametrize("coordinates", [coordinates_of_2021, coordinates_of_2023])
-def test_they_show_what_ours_show(coordinates):
-    """But for the unit: our step is half a window over the reach."""
+def test_published_coordinates_are_ours_in_another_unit(coordinates):
+    """Ours are in pixels, theirs in half windows."""
     group, window = PlanarGroup.named("D8"), Neighbourhood(5)
     ours = rotated_offsets(group, window.offsets(9, 9)) / 2
     assert (coordinates(group, window, 9, 9) - ours).abs().max() < 1e-6
 
 
-# What the faults cost, in layers as their networks start them.
+# What the faults cost, in layers initialised as in their networks.
 
 
-def act_on_picture(group, g, x):
-    """Channels come last."""
-    return act_on_image(group, g, x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-
-
-def as_their_networks_start(layer):
+def initialised_as_published(layer):
     for module in layer.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=math.sqrt(2 / module.in_features))
@@ -216,18 +212,21 @@ def as_their_networks_start(layer):
 
 
 def errors_of(name, convention, window=5, size=9):
-    """Of lifting 3 → 8, and of a group layer 8 → 8 after it: 6 channels, 3 heads."""
+    """Return the errors of a lifting 3 → 8, and with a group layer 8 → 8: 6 channels, 3 heads."""
     torch.manual_seed(1)
     plan = AttentionPlan(
         PlanarGroup.named(name), Neighbourhood(window), heads=3, convention=convention
     )
-    lift = as_their_networks_start(LiftingSelfAttention(plan, 3, 8, 6))
-    layer = as_their_networks_start(GroupSelfAttention(plan, 8, 8, 6))
-    x = torch.randn(1, size, size, 3, dtype=torch.float64)
-    measure = {"act_in": act_on_picture, "act_out": act_on_field}
-    elements = plan.group.grid_elements()
+    lift = initialised_as_published(
+        LiftingSelfAttention(plan.group, 3, 8, head_dim=6, **plan.options)
+    )
+    layer = initialised_as_published(
+        GroupSelfAttention(plan.group, 8, 8, head_dim=6, **plan.options)
+    )
+    x = torch.randn(1, 3, size, size, dtype=torch.float64)
+    options = {"elements": plan.group.grid_elements(), "act_out": action_on("regular")}
     return [
-        max(equivariance_errors(function, plan.group, x, elements=elements, **measure))
+        max(equivariance_errors(function, plan.group, x, **options))
         for function in (lift, lambda x: layer(lift(x)))
     ]
 
@@ -240,35 +239,35 @@ def test_group_layers_of_2021_are_not_equivariant(name):
 
 
 @pytest.mark.parametrize("name", ["p4", "p8", "mz2"])
-def test_group_layers_of_2023_are_equivariant_for_rotations_and_for_one_mirror(name):
-    """To 1e-10 only: an epsilon of 1e-12 blows up rounding errors."""
+def test_group_layers_of_2023_are_equivariant_for_rotations_or_one_reflection(name):
+    """To 1e-8 only: an epsilon of 1e-12 amplifies rounding errors."""
     assert max(errors_of(name, GEVIT_2023)) < 1e-8
 
 
-def test_group_layers_of_2023_are_not_equivariant_for_both():
+def test_group_layers_of_2023_are_not_equivariant_for_rotations_with_reflections():
     lift, layer = errors_of("p4m", GEVIT_2023)
     assert lift < 1e-9
     assert 1e-2 < layer < 3e-1
 
 
 @pytest.mark.parametrize("convention", [GSA_2021, GEVIT_2023])
-def test_even_lifting_fails_for_p8_over_the_whole_picture(convention):
-    """The rounding on the diagonals at full strength: 2.5 % in the originals."""
+def test_published_lifting_is_not_equivariant_for_p8_over_the_whole_image(convention):
+    """Because of the rounding on the diagonals: 2.5 % in the originals."""
     assert 5e-3 < errors_of("p8", convention, window=0, size=7)[0] < 1e-1
 
 
 @pytest.mark.parametrize("name", ["p4", "p8", "mz2", "p4m"])
 @pytest.mark.parametrize("convention", [EXACT, EXACT_GE_VIT])
-def test_our_layers_are_equivariant_for_all(name, convention):
+def test_our_layers_are_equivariant_for_every_group(name, convention):
     assert max(errors_of(name, convention)) < 1e-12
 
 
 @pytest.mark.parametrize("convention", [EXACT, EXACT_GE_VIT])
-def test_our_layers_are_equivariant_for_p8_over_the_whole_picture(convention):
+def test_our_layers_are_equivariant_for_p8_over_the_whole_image(convention):
     assert max(errors_of("p8", convention, window=0, size=7)) < 1e-12
 
 
-# Golden values: what the originals answer, with made-up weights.
+# Golden values: the outputs of the originals, with weights of a formula.
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 LAYERS = [
@@ -287,8 +286,8 @@ def golden(program):
     return np.load(GOLDEN / f"{program}.npz")
 
 
-def made_up_weights(case):
-    """As the file of golden values says: sines, in the order of the original's parameters."""
+def golden_weights(case):
+    """Return the weights of the golden values: sines, in the order of the original's parameters."""
     keys = json.loads((GOLDEN / "keys.json").read_text())[case]["parameters"]
     weights = {}
     for n, (key, shape) in enumerate(keys):
@@ -301,12 +300,12 @@ def made_up_weights(case):
 
 
 def by_head(channels, heads):
-    """Their channels run over heads fastest, ours slowest."""
+    """Reorder channels: theirs run over heads fastest, ours slowest."""
     return channels.unflatten(0, (-1, heads)).transpose(0, 1).flatten(0, 1)
 
 
-def take_over(layer, theirs):
-    """Their weights under our names, with the channels in our order."""
+def load_published(layer, theirs):
+    """Load their weights under our names, with the channels in our order."""
     heads, ours = layer.project.plan.heads, {}
     for part in ("query", "key", "value"):
         ours[f"project.to_{part}.weight"] = by_head(theirs[f"{part}.weight"].flatten(1), heads)
@@ -325,38 +324,44 @@ def take_over(layer, theirs):
     return layer
 
 
-def our_answers(program, kind, name):
-    """Of lifting, and of the group layer fed with it, in their order of the group axis."""
+def our_outputs(program, kind, name):
+    """Return the outputs of lifting and of the group layer after it, in their group order."""
     convention, matrices, _ = PROGRAMS[program]
     group = PlanarGroup.named(name)
     window = Neighbourhood(5 if kind == "local" else 0)
     plan = AttentionPlan(group, window, heads=3, convention=convention)
-    lift = take_over(LiftingSelfAttention(plan, 3, 8, 6), made_up_weights(f"lift_{kind}_{name}"))
-    layer = take_over(GroupSelfAttention(plan, 8, 8, 6), made_up_weights(f"group_{kind}_{name}"))
+    lift = load_published(
+        LiftingSelfAttention(plan.group, 3, 8, head_dim=6, **plan.options),
+        golden_weights(f"lift_{kind}_{name}"),
+    )
+    layer = load_published(
+        GroupSelfAttention(plan.group, 8, 8, head_dim=6, **plan.options),
+        golden_weights(f"group_{kind}_{name}"),
+    )
     x = torch.from_numpy(golden(program)[f"lift_{kind}_{name}.input"]).double()
     order = their_numbers(group, matrices(group)).argsort()
     with torch.no_grad():
-        lifted = lift(x.permute(0, 2, 3, 1))
-        return [field[:, order].permute(0, 4, 1, 2, 3) for field in (lifted, layer(lifted))]
+        lifted = lift(x)
+        return [regular[:, :, order] for regular in (lifted, layer(lifted))]
 
 
-def distance(answer, program, case):
-    """Relative to the largest value of the original's output."""
+def distance(output, program, case):
+    """Return the error relative to the largest value of the original's output."""
     expected = torch.from_numpy(golden(program)[f"{case}.output"]).double()
-    return float((answer - expected).abs().max() / expected.abs().max())
+    return float((output - expected).abs().max() / expected.abs().max())
 
 
 @pytest.mark.parametrize(("kind", "name"), LAYERS)
-def test_layers_answer_as_the_originals_do(program, kind, name):
-    """To the precision of the golden values, which are float32."""
-    lifted, mixed = our_answers(program, kind, name)
+def test_layers_compute_the_outputs_of_the_originals(program, kind, name):
+    """To the precision of the golden values, which are in float32."""
+    lifted, mixed = our_outputs(program, kind, name)
     assert distance(lifted, program, f"lift_{kind}_{name}") < 2e-6
     assert distance(mixed, program, f"group_{kind}_{name}") < 2e-6
 
 
 @pytest.mark.parametrize(("kind", "name"), LAYERS)
-def test_layers_do_not_answer_as_the_other_original_does(program, kind, name):
-    """The control; on translations alone the two programs agree."""
+def test_control_outputs_differ_from_those_of_the_other_original(program, kind, name):
+    """Except for translations alone, where the two programs agree."""
     (other,) = set(PROGRAMS) - {program}
-    gap = distance(our_answers(program, kind, name)[1], other, f"group_{kind}_{name}")
+    gap = distance(our_outputs(program, kind, name)[1], other, f"group_{kind}_{name}")
     assert gap < 2e-6 if name == "z2" else gap > 1e-4

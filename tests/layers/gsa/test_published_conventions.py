@@ -1,4 +1,4 @@
-"""Relations between poses that turn with everything, and coordinates that do so too."""
+"""Relations between orientations and coordinates of offsets: both are equivariant."""
 
 import itertools
 import math
@@ -27,30 +27,30 @@ def group(request):
     return PlanarGroup.named(request.param)
 
 
-def changed_by_turning(group, table):
-    """The share of (h, g, m) with T(Rh, Rg, Rm) ≠ T(h, g, m), for each R but the identity."""
+def changed_by_the_group(group, table):
+    """Return the share of (h, g, m) with T(Rh, Rg, Rm) ≠ T(h, g, m), for each R ≠ e."""
     rows = [group.product()[R] for R in range(1, group.order)]
     return [float((table[r][:, r][:, :, r] != table).double().mean()) for r in rows]
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_law_of_the_tables(group, table):
-    assert not any(changed_by_turning(group, table(group)))
+def test_the_tables_are_invariant_to_the_group(group, table):
+    assert not any(changed_by_the_group(group, table(group)))
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_key_stands_in_another_relation(group, table):
-    """The witness: for each output and query a bijection from keys to relations."""
+def test_witness_every_key_has_a_different_relation(group, table):
+    """For each output and query, T is a bijection from keys to relations."""
     assert torch.equal(
         table(group).sort(dim=-1).values, group.elements.expand(group.order, group.order, -1)
     )
 
 
-def test_control_products_are_no_relations():
-    """T = h·m in place of h⁻¹m: on D4 it survives the half turn, which commutes, and no other."""
+def test_control_a_table_of_products_is_not_invariant():
+    """T = h·m instead of h⁻¹m: with D4 only the rotation by 180°, which commutes, leaves it."""
     group = PlanarGroup.named("D4")
     table = group.product()[:, None, :].expand(-1, 8, -1)
-    assert changed_by_turning(group, table) == [0.5, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5]
+    assert changed_by_the_group(group, table) == [0.5, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5]
 
 
 def test_definition_of_the_tables():
@@ -64,7 +64,7 @@ def test_definition_of_the_tables():
         assert between[h, g, m] == group.compose(to_query, from_key)
 
 
-def test_only_the_second_table_asks_for_the_query():
+def test_only_the_second_table_depends_on_the_query():
     group = PlanarGroup.named("D4")
     assert (key_seen_from_output(group).diff(dim=1) == 0).all()
     assert (query_between_output_and_key(group).diff(dim=1) != 0).any()
@@ -74,30 +74,30 @@ def test_only_the_second_table_asks_for_the_query():
     "neighbourhood", [Neighbourhood(3), Neighbourhood(5, "disc"), Neighbourhood(0)]
 )
 def test_definition_of_the_coordinates(neighbourhood):
-    """±log₂(1 + |step|) of h⁻¹δ, down and right, one by one, on a rectangle."""
+    """±log₂(1 + |step|) of h⁻¹δ, rows and columns, one by one, on a rectangle."""
     group, rows, cols = PlanarGroup.named("D3"), 3, 4
     offsets = neighbourhood.offsets(rows, cols).double()
     found = logarithmic_steps(group, neighbourhood, rows, cols)
     for h, o in itertools.product(range(6), range(len(offsets))):
         x, y = act_on_points(group, group.invert(h), offsets[o]).tolist()
-        by_hand = [math.copysign(math.log2(1 + abs(step)), step) for step in (-y, x)]
-        assert found[h, o].tolist() == pytest.approx(by_hand, abs=1e-12)
+        expected = [math.copysign(math.log2(1 + abs(step)), step) for step in (-y, x)]
+        assert found[h, o].tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_law_of_the_coordinates():
-    """When the offsets turn by g, pose h sees what pose g⁻¹h saw, to the last digit."""
+def test_equivariance_of_the_coordinates():
+    """If g acts on the offsets, element h has the coordinates that g⁻¹h had before, bit for bit."""
     group, window = PlanarGroup.named("D4"), Neighbourhood(5)
     offsets = window.offsets(9, 9)
-    where = {tuple(offset): n for n, offset in enumerate(offsets.tolist())}
+    number = {tuple(offset): n for n, offset in enumerate(offsets.tolist())}
     seen = logarithmic_steps(group, window, 9, 9)
     for g in range(8):
-        moved = act_on_points(group, g, offsets.double()).long().tolist()
-        order = [where[tuple(offset)] for offset in moved]
+        transformed = act_on_points(group, g, offsets.double()).long().tolist()
+        order = [number[tuple(offset)] for offset in transformed]
         assert torch.equal(seen[:, order], seen[group.product()[group.invert(g)]])
 
 
 def test_coordinates_do_not_depend_on_the_window():
-    """So weights mean the same in every window and in pictures of every size."""
+    """So weights can be used in every window and in images of every size."""
     group = PlanarGroup.named("C8")
     seen = {}
     for neighbourhood in (Neighbourhood(5), Neighbourhood(9), Neighbourhood(0)):

@@ -1,4 +1,4 @@
-"""Combinations see a set; each is its formula; extreme logits are no trouble."""
+"""Combinations of views: invariance, witness, negative control, definition, extreme logits."""
 
 import itertools
 
@@ -17,107 +17,103 @@ from turnwise.layers.orbit.combinations import (
     combine_mean_probability,
     combine_most_certain,
     combine_most_likely,
-    orbit_readout,
+    make_combination,
     takes_features,
 )
 
 GROUP = PlanarGroup.named("D4")
 
 
-def answers(batch=5, classes=8):
+def random_logits(batch=5, classes=8):
     return 3 * torch.randn(batch, GROUP.order, classes, dtype=torch.float64)
 
 
-def shaken(readout):
-    """The same readout with weights as after training: none is zero."""
-    for parameter in readout.parameters():
+def randomise(layer):
+    """Draw all parameters at random, so that none is zero; convert to float64."""
+    for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.5)
-    return readout.double()
+    return layer.double()
 
 
 @pytest.fixture(params=COMBINATIONS)
-def readout(request):
-    return shaken(orbit_readout(request.param, width=8))
+def combination(request):
+    return randomise(make_combination(request.param, width=8))
 
 
-def test_law(readout):
-    z = answers()
+def test_combinations_are_invariant(combination):
+    z = random_logits()
     for g in range(GROUP.order):
-        torch.testing.assert_close(
-            readout(act_on_regular(GROUP, g, z)), readout(z), rtol=1e-12, atol=1e-12
-        )
+        permuted = combination(act_on_regular(GROUP, g, z))
+        torch.testing.assert_close(permuted, combination(z), rtol=1e-12, atol=1e-12)
 
 
-def test_witness(readout):
-    """Every view counts somewhere: none can be dropped without anybody noticing."""
-    z = answers(batch=200)
+def test_witness_every_view_counts_for_some_image(combination):
+    z = random_logits(batch=200)
     for h in range(GROUP.order):
         other = z.clone()
         other[:, h] += torch.randn(8, dtype=torch.float64)
-        assert (readout(other) - readout(z)).abs().max() > 1e-3
+        assert (combination(other) - combination(z)).abs().max() > 1e-3
 
 
-def test_control_a_combination_with_positions_is_seen():
-    """Weights that belong to places in the list: the measure of the law must condemn them."""
-    z, weight = answers(), torch.rand(GROUP.order, 1, dtype=torch.float64)
+def test_control_weights_of_each_view_are_not_invariant():
+    z, weight = random_logits(), torch.rand(GROUP.order, 1, dtype=torch.float64)
 
-    def by_place(x):
+    def weighted_sum(x):
         return (x * weight).sum(dim=1)
 
-    moved = by_place(act_on_regular(GROUP, 1, z))
-    assert (moved - by_place(z)).abs().max() > 0.01
+    gap = weighted_sum(act_on_regular(GROUP, 1, z)) - weighted_sum(z)
+    assert gap.abs().max() > 0.01
 
 
-def test_control_learned_attention_with_positions():
-    """A vector added to each place breaks the set, and the law with it."""
-    attention, z = shaken(LearnedAttention(8)), answers()
-    place = torch.randn(GROUP.order, 8, dtype=torch.float64)
-    gap = attention(act_on_regular(GROUP, 1, z) + place) - attention(z + place)
+def test_control_attention_with_positions_is_not_invariant():
+    attention, z = randomise(LearnedAttention(8)), random_logits()
+    position = torch.randn(GROUP.order, 8, dtype=torch.float64)
+    gap = attention(act_on_regular(GROUP, 1, z) + position) - attention(z + position)
     assert gap.abs().max() > 0.01
 
 
 @pytest.mark.parametrize("combine", OF_LOGITS)
-def test_definition(combine):
-    z = answers(batch=3, classes=4)
-    got = orbit_readout(combine)(z)
+def test_definition_as_loops(combine):
+    z = random_logits(batch=3, classes=4)
+    combined = make_combination(combine)(z)
     for b in range(3):
         rows = [z[b, h] for h in range(GROUP.order)]
-        odds = [row.softmax(0) for row in rows]
+        probabilities = [row.softmax(0) for row in rows]
         if combine == "mean":
-            wanted = sum(rows) / len(rows)
+            expected = sum(rows) / len(rows)
         elif combine == "sum":
-            wanted = sum(rows)
+            expected = sum(rows)
         elif combine == "max":
-            wanted = torch.stack([max(row[c] for row in rows) for c in range(4)])
+            expected = torch.stack([max(row[c] for row in rows) for c in range(4)])
         elif combine == "mean_probability":
-            wanted = (sum(odds) / len(odds)).log()
+            expected = (sum(probabilities) / len(probabilities)).log()
         elif combine == "most_likely":
             product = torch.ones(4).double()
-            for p in odds:
+            for p in probabilities:
                 product = product * p
-            wanted = (product / product.sum()).log()
+            expected = (product / product.sum()).log()
         else:
-            wanted = rows[max(range(len(rows)), key=lambda h: float(odds[h].max()))]
-        torch.testing.assert_close(got[b], wanted)
+            expected = rows[max(range(len(rows)), key=lambda h: float(probabilities[h].max()))]
+        torch.testing.assert_close(combined[b], expected)
 
 
 @pytest.mark.parametrize("combine", OF_LOGITS)
 def test_maps_are_combined_pixel_by_pixel(combine):
     z = torch.randn(2, 4, 3, 2, 5, dtype=torch.float64)
-    whole = orbit_readout(combine)(z)
+    whole = make_combination(combine)(z)
     for row, col in itertools.product(range(2), range(5)):
-        alone = orbit_readout(combine)(z[..., row, col])
+        alone = make_combination(combine)(z[..., row, col])
         torch.testing.assert_close(whole[..., row, col], alone)
 
 
-def test_the_product_decides_as_the_mean():
-    """A theorem: Σ log p_h = Σ z_h − const; where tables differ, a product had become zero."""
-    z = answers(batch=500)
+def test_the_most_likely_class_is_that_of_the_mean():
+    """Σ log p_h = Σ z_h − const."""
+    z = random_logits(batch=500)
     assert torch.equal(combine_most_likely(z).argmax(1), combine_mean(z).argmax(1))
 
 
 def test_the_product_does_not_underflow():
-    """16 views that are sure of different classes: outside log space 0 / 0 in float32."""
+    """16 views that are certain of different classes: outside log space, 0 / 0 in float32."""
     z = 60.0 * torch.eye(4).repeat(4, 1)[None]
     z[0, :, 2] += 1.0
     outside = torch.softmax(z, dim=2).prod(dim=1)
@@ -127,63 +123,63 @@ def test_the_product_does_not_underflow():
     assert combine_mean_probability(z).isfinite().all()
 
 
-def test_certainty_is_told_apart_where_probabilities_round_to_one():
+def test_certainties_differ_where_probabilities_round_to_one():
     z = torch.tensor([[[50.0, 0.0], [0.0, 80.0], [60.0, 0.0]]])
     assert (z.softmax(2).max(2).values == 1).all()
     for order in itertools.permutations(range(3)):
         assert torch.equal(combine_most_certain(z[:, list(order)]), torch.tensor([[0.0, 80.0]]))
 
 
-def test_a_tie_of_certainty_is_shared():
+def test_equally_certain_views_are_averaged():
     z = torch.tensor([[[5.0, 0.0], [0.0, 5.0], [1.0, 0.0]]])
     assert torch.equal(combine_most_certain(z), torch.tensor([[2.5, 2.5]]))
     assert torch.equal(combine_most_certain(z.flip(1)), torch.tensor([[2.5, 2.5]]))
 
 
-def test_what_is_not_a_number_stays_so():
-    z = answers(batch=1)
+def test_nan_is_propagated():
+    z = random_logits(batch=1)
     z[0, 3, 2] = torch.nan
     for combine in OF_LOGITS:
-        assert orbit_readout(combine)(z).isnan().any()
+        assert make_combination(combine)(z).isnan().any()
 
 
-def test_learned_weights_are_positive_and_sum_to_one():
-    layer, e = shaken(LearnedWeights(8)), answers()
+def test_definition_of_learned_weights_which_are_positive_and_sum_to_one():
+    layer, e = randomise(LearnedWeights(8)), random_logits()
     weights = layer.weights(e)
     assert weights.min() > 0
     torch.testing.assert_close(weights.sum(1), torch.ones(5).double())
     for b in range(5):
         scores = torch.stack([layer.score(e[b, h])[0] for h in range(GROUP.order)])
-        by_hand = sum(w * e[b, h] for h, w in enumerate(scores.softmax(0)))
-        torch.testing.assert_close(layer(e)[b], by_hand)
+        expected = sum(w * e[b, h] for h, w in enumerate(scores.softmax(0)))
+        torch.testing.assert_close(layer(e)[b], expected)
 
 
-def test_learned_attention_is_its_formula():
-    layer, e = shaken(LearnedAttention(8)), answers(batch=1)
+def test_definition_of_learned_attention():
+    layer, e = randomise(LearnedAttention(8)), random_logits(batch=1)
     tokens = torch.cat([layer.token[None], e[0]])[None]
     for block in layer.blocks:
         tokens = block(tokens)
-    wanted = e[0].mean(0) + layer.correct(layer.norm(tokens[0, 0]))
-    torch.testing.assert_close(layer(e)[0], wanted)
+    expected = e[0].mean(0) + layer.correct(layer.norm(tokens[0, 0]))
+    torch.testing.assert_close(layer(e)[0], expected)
 
 
 @pytest.mark.parametrize("make", [LearnedWeights, LearnedAttention])
-def test_before_training_the_learned_ones_are_the_mean(make):
+def test_before_training_learned_combinations_are_the_mean(make):
     e = torch.randn(3, 4, 8)
     torch.testing.assert_close(make(8)(e), e.mean(dim=1))
 
 
 def test_gradients_reach_every_parameter():
     for combine in ("learned_weights", "learned_attention"):
-        layer = shaken(orbit_readout(combine, 8))
-        layer(answers()).square().sum().backward()
+        layer = randomise(make_combination(combine, 8))
+        layer(random_logits()).square().sum().backward()
         assert all(p.grad.abs().max() > 0 for p in layer.parameters())
 
 
-def test_names():
+def test_combinations_are_made_by_name():
     assert [c for c in COMBINATIONS if not takes_features(c)] == list(OF_LOGITS)
     with pytest.raises(InputError, match=r"unknown combination 'median'\. Did you mean 'mean'\?"):
-        orbit_readout("median")
+        make_combination("median")
     with pytest.raises(InputError, match=r"width = 10 must be a multiple of 4"):
         LearnedAttention(10)
-    assert orbit_readout("learned_attention", 10).blocks[0].attention.heads == 2
+    assert make_combination("learned_attention", 10).blocks[0].attention.heads == 2

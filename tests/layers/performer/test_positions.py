@@ -1,19 +1,28 @@
-"""Where tokens are, in a Performer: exactly relative, relative in expectation, or absolute."""
+"""Positions in a Performer: exactly relative, relative in expectation, or absolute."""
 
 import math
 
 import pytest
 import torch
+from torch import nn
 
 from turnwise.errors import InputError
 from turnwise.layers.performer.block import make_kernel
-from turnwise.layers.performer.positions import LearnedSinusoids, PositionedAttention, WaveAttention
+from turnwise.layers.performer.positions import (
+    FREQUENCIES,
+    REACHES,
+    LearnedSinusoids,
+    PositionedAttention,
+    WaveAttention,
+    reaches,
+    set_frequency,
+)
 
 SIDE = 5
-FAR = torch.tensor([100.0, -31.0], dtype=torch.float64)
+DISTANCE = torch.tensor([100.0, -31.0], dtype=torch.float64)
 
 
-def places():
+def positions():
     side = torch.arange(SIDE, dtype=torch.float64)
     return torch.cartesian_prod(side, side)
 
@@ -34,13 +43,13 @@ def positioned(kernel):
     return PositionedAttention(16, 2, 4, made).double()
 
 
-def code_of(places):
-    code = LearnedSinusoids(2, 2.0 * SIDE).double()(places)
-    return torch.cat([torch.zeros_like(code[:1]), code])
+def encoded(positions):
+    encoding = LearnedSinusoids(2, 2.0 * SIDE).double()(positions)
+    return torch.cat([torch.zeros_like(encoding[:1]), encoding])
 
 
 def rolled(x, shift):
-    """The class token stays, the pixels move round."""
+    """Shift the pixels circularly; the class token stays."""
     grid = x[:, 1:].unflatten(1, (SIDE, SIDE)).roll(shift, dims=(1, 2)).flatten(1, 2)
     return torch.cat([x[:, :1], grid], dim=1)
 
@@ -51,19 +60,21 @@ def change(a, b):
 
 @pytest.mark.parametrize("kernel", ["elu", "relu", "favor"])
 @pytest.mark.parametrize("frequencies", ["torus", "free"])
-def test_law_all_coordinates_may_move(kernel, frequencies):
+def test_invariance_to_shifts_of_all_positions(kernel, frequencies):
     layer, x = wave(kernel, frequencies), tokens()
-    assert change(layer(x, places()), layer(x, places() + FAR)) < 1e-10
+    assert change(layer(x, positions()), layer(x, positions() + DISTANCE)) < 1e-10
 
 
 @pytest.mark.parametrize("shift", [(1, 0), (0, 2), (3, -1)])
-def test_law_of_circular_shifts(shift):
+def test_equivariance_to_circular_shifts(shift):
     layer, x = wave(), tokens()
-    assert change(rolled(layer(x, places()), shift), layer(rolled(x, shift), places())) < 1e-10
+    assert (
+        change(rolled(layer(x, positions()), shift), layer(rolled(x, shift), positions())) < 1e-10
+    )
 
 
 def test_periods_are_not_rounded_in_sixteen_bits():
-    """40 pixels with 8 periods: whole numbers beyond 256, which bfloat16 does not have."""
+    """8 periods in 40 pixels: their products exceed 256, where bfloat16 has no odd numbers."""
     layer = WaveAttention(16, 2, 40, make_kernel("elu", 8))
     layer.frequency.fill_(8.0)
     side = torch.arange(40, dtype=torch.float32)
@@ -72,30 +83,30 @@ def test_periods_are_not_rounded_in_sixteen_bits():
     assert change(right, layer.bfloat16()(x.bfloat16(), many).float()) < 0.05
 
 
-def test_control_free_frequencies_feel_the_border():
+def test_control_free_frequencies_are_not_equivariant_to_circular_shifts():
     layer, x = wave(frequencies="free"), tokens()
-    moved = change(rolled(layer(x, places()), (1, 0)), layer(rolled(x, (1, 0)), places()))
-    assert moved > 1e-3
+    shifted = layer(rolled(x, (1, 0)), positions())
+    assert change(rolled(layer(x, positions()), (1, 0)), shifted) > 1e-3
 
 
 def test_strategy_one_is_relative_with_the_softmax_and_not_with_random_features():
-    x, here, there = tokens(), code_of(places()), code_of(places() + FAR)
+    x, here, there = tokens(), encoded(positions()), encoded(positions() + DISTANCE)
     exact, random = positioned(None), positioned("favor")
     assert change(exact(x, here), exact(x, there)) < 1e-10
     assert change(random(x, here), random(x, there)) > 1e-4
 
 
 @pytest.mark.parametrize("make", [wave, lambda: positioned(None)])
-def test_witness_pixels_hear_where_the_others_are_and_the_class_token_does_not(make):
+def test_witness_pixels_depend_on_the_positions_of_others_and_the_class_token_does_not(make):
     layer, x = make(), tokens()
-    code = places() if isinstance(layer, WaveAttention) else code_of(places())
+    code = positions() if isinstance(layer, WaveAttention) else encoded(positions())
     shuffled = torch.cat([x[:, :1], x[:, 1:][:, torch.randperm(SIDE * SIDE)]], dim=1)
-    heard, other = layer(x, code), layer(shuffled, code)
-    assert change(heard[:, :1], other[:, :1]) < 1e-10
-    assert change(heard[:, 1:].sort(1).values, other[:, 1:].sort(1).values) > 1e-3
+    out, other = layer(x, code), layer(shuffled, code)
+    assert change(out[:, :1], other[:, :1]) < 1e-10
+    assert change(out[:, 1:].sort(1).values, other[:, 1:].sort(1).values) > 1e-3
 
 
-def test_definition_of_the_code():
+def test_definition_of_the_sinusoids():
     code = LearnedSinusoids(3, 64.0).double()
     found = code(torch.tensor([[5.0, 2.0]]))
     for j in range(3):
@@ -108,13 +119,13 @@ def test_definition_of_the_code():
 
 
 def test_definition_of_strategy_one():
-    layer, x, code = positioned(None), tokens(), code_of(places())
+    layer, x, code = positioned(None), tokens(), encoded(positions())
     query, key, value = (
         to(x).view(2, -1, 2, 8) for to in (layer.to_query, layer.to_key, layer.to_value)
     )
     frequency = (2.0 * SIDE) ** (-torch.arange(2) / 2)
     score = torch.einsum("bthd,bshd->bhts", query, key)
-    step = places()[:, None] - places()[None]
+    step = positions()[:, None] - positions()[None]
     for axis in range(2):
         for j in range(2):
             phase = frequency[j] * step[..., axis]
@@ -135,33 +146,33 @@ def test_definition_of_waves():
     )
     elu = lambda x: torch.nn.functional.elu(x) + 1  # noqa: E731
     product = elu(query)[:, :, :, None] * elu(key)[:, :, None]
-    turn = torch.zeros(2, 1 + SIDE**2, 1 + SIDE**2, 8, dtype=torch.float64)
-    step = places()[None] - places()[:, None]
-    turn[:, 1:, 1:] = torch.einsum("hfx,tsx->htsf", layer.frequency, step) * 2 * math.pi / SIDE
-    turn[:, 1:, 1:] += layer.lead[:, None, None].detach()
-    mixed = (product * turn.cos()).sum(-1) @ value / product.sum(-1).sum(-1, keepdim=True)
+    phase = torch.zeros(2, 1 + SIDE**2, 1 + SIDE**2, 8, dtype=torch.float64)
+    step = positions()[None] - positions()[:, None]
+    phase[:, 1:, 1:] = torch.einsum("hfx,tsx->htsf", layer.frequency, step) * 2 * math.pi / SIDE
+    phase[:, 1:, 1:] += layer.lead[:, None, None].detach()
+    mixed = (product * phase.cos()).sum(-1) @ value / product.sum(-1).sum(-1, keepdim=True)
     normed = mixed / (mixed.square().mean(-1, keepdim=True) + 1e-8).sqrt()
     torch.testing.assert_close(
-        layer(x, places()), layer.to_output(normed.transpose(1, 2).flatten(2))
+        layer(x, positions()), layer.to_output(normed.transpose(1, 2).flatten(2))
     )
 
 
 @pytest.mark.parametrize("kernel", ["elu", "favor"])
-def test_the_class_token_may_ask_alone(kernel):
-    """It has no place; weights that it does not use have a gradient, of 0."""
+def test_the_output_of_the_class_token_can_be_computed_alone(kernel):
+    """It has no position; the gradients of unused parameters are 0, not None."""
     for layer, code, unused in (
-        (wave(kernel, "free"), places(), {"lead", "frequency"}),
-        (positioned(kernel), code_of(places()), {"alpha", "beta"}),
+        (wave(kernel, "free"), positions(), {"lead", "frequency"}),
+        (positioned(kernel), encoded(positions()), {"alpha", "beta"}),
     ):
         x = tokens()
         alone = layer(x, code, True)
         torch.testing.assert_close(alone, layer(x, code)[:, :1])
         alone.square().sum().backward()
-        still = {n for n, weight in layer.named_parameters() if weight.grad.abs().max() == 0}
-        assert still == unused
+        zero = {n for n, weight in layer.named_parameters() if weight.grad.abs().max() == 0}
+        assert zero == unused
 
 
-def test_torus_frequencies_are_whole_numbers_and_kept_with_the_weights():
+def test_torus_frequencies_are_whole_numbers_in_the_state_dict():
     layer = wave()
     assert torch.equal(layer.frequency, layer.frequency.round())
     assert layer.frequency.abs().max() > 0
@@ -171,33 +182,38 @@ def test_torus_frequencies_are_whole_numbers_and_kept_with_the_weights():
 
 def test_gradients_reach_every_parameter():
     for layer, code in (
-        (wave(frequencies="free"), places()),
-        (positioned("favor"), code_of(places())),
+        (wave(frequencies="free"), positions()),
+        (positioned("favor"), encoded(positions())),
     ):
         layer(tokens(), code).square().sum().backward()
         for name, parameter in layer.named_parameters():
             assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
 
 
-@pytest.mark.parametrize("kernel", ["elu", "favor"])
-def test_making_features_again_changes_no_gradient(kernel):
-    """In training they are not kept; in use they are."""
-    layer, x = wave(kernel, "free"), tokens().requires_grad_()
-    given = [x, *layer.parameters()]
-    grads = {}
-    for mode in (True, False):
-        layer.train(mode)
-        kept = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor, kept=kept: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
-        ):
-            out = layer(x, places())
-        grads[mode] = torch.autograd.grad(out.square().sum(), given), sum(kept)
-    torch.testing.assert_close(grads[True][0], grads[False][0])
-    assert grads[True][1] < 0.7 * grads[False][1]
+def test_reaches_fall_by_a_constant_factor():
+    found = reaches(5)
+    assert found[[0, -1]].tolist() == pytest.approx(REACHES)
+    factors = found[1:] / found[:-1]
+    torch.testing.assert_close(factors, factors[:1].expand(4))
+    assert factors[0] < 1
+    assert reaches(1).tolist() == [1.0]
 
 
-def test_refusals():
+@pytest.mark.parametrize("frequencies", FREQUENCIES)
+def test_frequencies_are_stored_in_periods_per_image(frequencies):
+    layer, radians = nn.Module(), torch.tensor([[2 * math.pi / 8, 0.1], [-1.0, 3.0]])
+    set_frequency(layer, radians, 16, frequencies)
+    expected = radians * 16 / (2 * math.pi)
+    if frequencies == "torus":
+        assert not list(layer.parameters())
+        assert layer.frequency.tolist() == [[2.0, 0.0], [-3.0, 8.0]] == expected.round().tolist()
+    else:
+        assert layer.frequency.requires_grad
+        torch.testing.assert_close(layer.frequency.detach(), expected)
+    assert "frequency" in layer.state_dict()
+
+
+def test_invalid_options_raise_errors():
     with pytest.raises(InputError, match="unknown frequencies 'whole'"):
         wave(frequencies="whole")
     with pytest.raises(InputError, match="width = 15 must be a multiple of 2"):

@@ -1,4 +1,4 @@
-"""Definition of the change of basis, of the products and of gelu in irreps; their precision.
+"""Features in irreps: definition of the change of basis, products and GELU; precision.
 
 Letters:  g, m elements;  row, col entries of Q.
 """
@@ -11,9 +11,9 @@ from turnwise.errors import InputError
 from turnwise.groups import PlanarGroup, act_on_regular
 from turnwise.groups.representations import irreps, regular_basis
 from turnwise.layers.transformer.irreps import (
+    IrrepBasis,
     Irreps,
     MultiplyBlocks,
-    PoseBasis,
     from_irreps,
     gelu_of_irreps,
     multiply,
@@ -26,7 +26,7 @@ GROUPS = pytest.mark.parametrize("name", ["C1", "C2", "C4", "C5", "D1", "D3", "D
 
 
 def basis_of(name):
-    return PoseBasis.of(name, regular_basis(name).matrix)
+    return IrrepBasis.of(name, regular_basis(name).matrix)
 
 
 def features(name, tokens=4, width=3):
@@ -34,8 +34,8 @@ def features(name, tokens=4, width=3):
 
 
 def as_rows(parts):
-    """(token, row, channel), rows as in Q."""
-    rows = [*parts.numbers, *(plane[:, b] for plane in parts.planes for b in range(2))]
+    """Return (token, row, channel), with rows as in Q."""
+    rows = [*parts.dim1, *(row[:, b] for row in parts.dim2 for b in range(2))]
     return torch.stack(rows, dim=1)
 
 
@@ -45,7 +45,7 @@ def assert_near(left, right, atol=1e-12):
 
 @GROUPS
 def test_definition_of_the_change_of_basis(name):
-    """Row by row as loops, and where each row lies; the way back undoes it."""
+    """Row by row as loops; `from_irreps` is its inverse, and lengths stay the same."""
     basis, x = basis_of(name), features(name)
     expected = torch.zeros_like(x)
     for row, coefficients in enumerate(basis.matrix):
@@ -62,19 +62,18 @@ def test_definition_of_gelu(name):
     basis, x, bias = basis_of(name), features(name), torch.randn(3).double()
     found = from_irreps(gelu_of_irreps(to_irreps(x, basis), bias, basis), basis)
     assert_near(found, F.gelu(x + bias))
-    moved = gelu_of_irreps(to_irreps(x, basis), bias + 1, basis)
-    assert (moved.numbers - to_irreps(found, basis).numbers).abs().max() > 0.1
+    other = gelu_of_irreps(to_irreps(x, basis), bias + 1, basis)
+    assert (other.dim1 - to_irreps(found, basis).dim1).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("name", ["D3", "D4", "C5"])
-def test_law_of_gelu(name):
-    """A turn of the poses turns the planes and the numbers' signs, before and after alike."""
+def test_equivariance_of_gelu(name):
     group, basis, x, bias = PlanarGroup.named(name), basis_of(name), features(name), torch.randn(3)
     outcome = gelu_of_irreps(to_irreps(x, basis), bias.double(), basis)
     for g in range(group.order):
-        turned = to_irreps(act_on_regular(group, g, x), basis)
+        transformed = to_irreps(act_on_regular(group, g, x), basis)
         expected = act_on_regular(group, g, from_irreps(outcome, basis))
-        found = from_irreps(gelu_of_irreps(turned, bias.double(), basis), basis)
+        found = from_irreps(gelu_of_irreps(transformed, bias.double(), basis), basis)
         assert_near(found, expected)
 
 
@@ -88,23 +87,23 @@ def test_definition_of_the_products(name):
         for block in basis.blocks
     ]
     found = multiply_blocks(inside, weights, basis)
-    number, plane = 0, 0
+    first, second = 0, 0  # 1-D irreps, and rows of 2-D irreps
     for irrep in irreps(name):
         if irrep.dim == 1:
-            assert_near(found.numbers[number], inside.numbers[number] @ weights[0][number].T)
-            number += 1
+            assert_near(found.dim1[first], inside.dim1[first] @ weights[0][first].T)
+            first += 1
             continue
         for _ in range(irrep.copies):
-            weight = weights[1][plane // irrep.copies]
-            expected = inside.planes[plane].flatten(1) @ weight.T
-            assert_near(found.planes[plane].flatten(1), expected)
-            plane += 1
-    assert (number, plane) == (len(found.numbers), len(found.planes))
+            weight = weights[1][second // irrep.copies]
+            expected = inside.dim2[second].flatten(1) @ weight.T
+            assert_near(found.dim2[second].flatten(1), expected)
+            second += 1
+    assert (first, second) == (len(found.dim1), len(found.dim2))
 
 
 @pytest.mark.parametrize("tokens", [32, 7])
-def test_products_whose_gradient_is_summed_in_shares(tokens):
-    """32 tokens are cut into 16 shares, 7 are not; first and second gradients by differences."""
+def test_gradients_of_products_match_finite_differences(tokens):
+    """First and second; the weight gradient of 32 tokens is summed in 16 splits, of 7 in one."""
     x = torch.randn(2, tokens, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
     assert_near(MultiplyBlocks.apply(x, weight), multiply(x, weight))
@@ -112,28 +111,28 @@ def test_products_whose_gradient_is_summed_in_shares(tokens):
     assert torch.autograd.gradgradcheck(MultiplyBlocks.apply, (x, weight))
 
 
-def test_autocast_rounds_before_the_basis_changes():
-    """As a matrix product would; float64, which autocast leaves alone, is left alone."""
-    basis = PoseBasis.of("D4", regular_basis("D4").matrix.float())
+def test_autocast_casts_before_the_change_of_basis():
+    """As for a matrix product; float64, which autocast does not cast, stays."""
+    basis = IrrepBasis.of("D4", regular_basis("D4").matrix.float())
     x = torch.randn(4, 8, 3)
-    assert to_irreps(x, basis).numbers.dtype == torch.float32
+    assert to_irreps(x, basis).dim1.dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
-        assert to_irreps(x, basis).planes.dtype == torch.bfloat16
+        assert to_irreps(x, basis).dim2.dtype == torch.bfloat16
         assert multiply(torch.randn(1, 2, 3), torch.randn(1, 4, 3)).dtype == torch.bfloat16
         assert rounded_by_autocast(x.double()).dtype == torch.float64
 
 
-def test_parts_are_laid_out_as_products_take_them():
+def test_products_return_contiguous_irreps():
     found = multiply_blocks(
         Irreps(torch.randn(4, 5, 3), torch.randn(2, 5, 2, 3)),
         [torch.randn(4, 6, 3), torch.randn(1, 12, 6)],
-        PoseBasis.of("D4", regular_basis("D4").matrix.float()),
+        IrrepBasis.of("D4", regular_basis("D4").matrix.float()),
     )
-    assert found.numbers.shape == (4, 5, 6)
-    assert found.planes.shape == (2, 5, 2, 6)
+    assert found.dim1.shape == (4, 5, 6)
+    assert found.dim2.shape == (2, 5, 2, 6)
     assert all(part.is_contiguous() for part in found)
 
 
-def test_unknown_backend():
+def test_an_unknown_backend_raises_an_error():
     with pytest.raises(InputError, match=r"unknown backend 'tritn'. Did you mean 'triton'"):
         to_irreps(torch.zeros(1, 8, 3), basis_of("D4"), backend="tritn")

@@ -1,4 +1,4 @@
-"""Files of others are read without running them, and fit wholly or not at all."""
+"""Files of other programs are read without executing them, and fit completely or not at all."""
 
 import pytest
 import torch
@@ -52,13 +52,13 @@ def test_a_parallel_model_is_read_as_the_model(file):
     assert read_checkpoint_weights(file).keys() == model.state_dict().keys()
 
 
-def test_a_part_called_module_keeps_its_name(file):
+def test_a_single_layer_called_module_keeps_its_name(file):
     torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, file)
     assert list(read_checkpoint_weights(file)) == ["module.a", "b"]
 
 
 class Trap:
-    """Creates a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -88,13 +88,13 @@ def test_a_whole_module_is_refused(file):
 @pytest.mark.parametrize(
     "content", [b"", b"garbage", b"PK\x03\x04garbage", b"\x80\x02}q\x00.", b"\x80\x05\x95"]
 )
-def test_what_is_no_file_of_torch_is_refused(file, content):
+def test_other_files_are_refused(file, content):
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"weights\.pt (is damaged|holds a)"):
         read_checkpoint_weights(file)
 
 
-def test_a_cut_file_is_refused(file):
+def test_a_truncated_file_is_refused(file):
     torch.save(WEIGHTS, file)
     file.write_bytes(file.read_bytes()[:-200])
     with pytest.raises(InputError, match="is damaged or holds more than tensors"):
@@ -102,13 +102,13 @@ def test_a_cut_file_is_refused(file):
 
 
 @pytest.mark.parametrize("content", [{}, [torch.ones(1)], {"lr": 0.1}, {"state_dict": {}}, {1: 2}])
-def test_what_holds_no_state_dict_is_refused(file, content):
+def test_a_file_without_a_state_dict_is_refused(file, content):
     torch.save(content, file)
     with pytest.raises(InputError, match=r"that is no state dict; .* under state_dict, model or"):
         read_checkpoint_weights(file)
 
 
-def test_a_file_that_is_not_there(file, tmp_path):
+def test_a_missing_file_is_refused(file, tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*weights\.pt: no such file"):
         read_checkpoint_weights(file)
     with pytest.raises(InputError, match=r"is a directory; give a file that torch\.save wrote"):
@@ -140,13 +140,13 @@ def test_every_parameter_gets_the_values_of_its_counterpart(model, shape):
     assert model.weight.dtype == torch.float32
 
 
-def test_memory_may_be_laid_out_in_any_way(model):
+def test_any_memory_layout_is_read(model):
     fill(model, w=torch.arange(6.0).view(3, 2).T, b=torch.zeros(2))
     assert model.weight.tolist() == [[1, 3, 5], [0, 2, 4]]
 
 
 @pytest.mark.parametrize(
-    ("weights", "said"),
+    ("weights", "message"),
     [
         ({"b": torch.ones(2)}, "but missing are w."),
         ({"w": torch.ones(2, 3), "b": torch.ones(2), "c": torch.ones(1)}, "but unexpected are c."),
@@ -160,11 +160,11 @@ def test_memory_may_be_laid_out_in_any_way(model):
         ),
     ],
 )
-def test_what_does_not_fit_is_named_and_nothing_is_filled(model, weights, said):
+def test_keys_that_do_not_fit_are_named_and_nothing_is_assigned(model, weights, message):
     before = model.weight.clone()
     with pytest.raises(InputError) as refusal:
         fill(model, **weights)
-    assert str(refusal.value).endswith(said)
+    assert str(refusal.value).endswith(message)
     assert torch.equal(model.weight, before)
 
 

@@ -1,4 +1,4 @@
-"""Every parameter has one name there; layers filled by these names answer as the originals did."""
+"""Every parameter has one counterpart; layers filled by them compute what the originals did."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from turnwise.layers.gsa.published import their_numbers
 from turnwise.models import create_model
 from turnwise.models.gsa import VARIANTS
 from turnwise.models.importing.checkpoints import Counterpart, fill_strictly
-from turnwise.models.importing.gsa import ORIGINS
-from turnwise.models.importing.gsa_keys import (
+from turnwise.models.importing.gsa import (
+    ORIGINS,
     attention_counterparts,
     counterparts_of,
     heads_first,
@@ -20,7 +20,7 @@ from turnwise.models.importing.gsa_keys import (
 )
 
 HEADS = 3
-SAME, OTHER = 2e-6, 2e-5  # the originals answered in float32; the gentlest harm is 3e-5
+SAME, OTHER = 2e-6, 2e-5  # the originals ran in float32; the smallest wrong change is 3e-5
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -42,7 +42,7 @@ def test_a_bias_is_ordered_as_the_rows_of_its_weight():
 
 
 @pytest.mark.parametrize("group", ["z2", "p4", "p8", "mz2", "p4m"])
-def test_buffers_are_told_from_parameters(keys, group):
+def test_buffers_are_distinguished_from_parameters(keys, group):
     case = keys[f"net_rotmnist_{group}_p5"]
     assert all(is_buffer(key) for key, _ in case["buffers"])
     assert not any(is_buffer(key) for key, _ in case["parameters"])
@@ -79,7 +79,7 @@ def test_wider_blocks_have_shortcuts_and_norms_follow_blocks(data, blocks, head,
 
 
 def filled(layer, weights):
-    """A single layer with the weights of a golden case."""
+    """Return a layer in float64 with the weights of a golden case."""
     pairs = attention_counterparts("layer", "layer", HEADS)
     if hasattr(layer, "pose"):
         pairs["layer.pose"] = Counterpart("layer.group_embedding.weight")
@@ -100,25 +100,28 @@ def origin(request):
 
 @pytest.fixture
 def layers(group, origin, golden_weights):
-    """A lifting layer and a group layer, filled."""
+    """Return a lifting layer and a group layer with golden weights."""
     convention = VARIANTS[ORIGINS[origin].variant]
     plan = AttentionPlan(group, Neighbourhood(5), heads=HEADS, convention=convention)
     name = group.aliases[0]
-    lift = filled(LiftingSelfAttention(plan, 3, 8, 6), golden_weights(f"lift_local_{name}"))
-    mix = filled(GroupSelfAttention(plan, 8, 8, 6), golden_weights(f"group_local_{name}"))
+    options = {"head_dim": 6, **plan.options}
+    lift = filled(
+        LiftingSelfAttention(group, 3, 8, **options), golden_weights(f"lift_local_{name}")
+    )
+    mix = filled(GroupSelfAttention(group, 8, 8, **options), golden_weights(f"group_local_{name}"))
     return lift, mix
 
 
 @pytest.fixture
-def answers(group, golden):
-    """Picture, lifted field and mixed field of a program, poses in our order."""
+def outputs(group, golden):
+    """Return a function: image, lifted and mixed features of a program, in our order."""
 
     def find(origin):
         numbers = their_numbers(group, ORIGINS[origin].matrices(group))
         name = group.aliases[0]
         fields = [golden(origin, f"{kind}_local_{name}.output") for kind in ("lift", "group")]
-        picture = golden(origin, f"lift_local_{name}.input").double().permute(0, 2, 3, 1)
-        return picture, *(f.double().permute(0, 2, 3, 4, 1)[:, numbers] for f in fields)
+        image = golden(origin, f"lift_local_{name}.input").double()
+        return image, *(f.double()[:, :, numbers] for f in fields)  # regular features
 
     return find
 
@@ -128,30 +131,32 @@ def distance(found, wanted):
 
 
 @torch.no_grad()
-def test_layers_answer_as_the_originals_did(layers, answers, origin):
-    picture, lifted, mixed = answers(origin)
+def test_layers_compute_what_the_originals_did(layers, outputs, origin):
+    image, lifted, mixed = outputs(origin)
     lift, mix = layers
-    assert distance(lift(picture), lifted) < SAME
+    assert distance(lift(image), lifted) < SAME
     assert distance(mix(lifted), mixed) < SAME
 
 
 @torch.no_grad()
-def test_control_the_other_program_answered_otherwise(layers, answers, origin):
+def test_negative_control_the_other_program_differs(layers, outputs, origin):
     _, mix = layers
     (other,) = set(ORIGINS) - {origin}
-    _, lifted, mixed = answers(other)
+    _, lifted, mixed = outputs(other)
     assert distance(mix(lifted), mixed) > OTHER
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("harm", ["poses", "queries and keys", "heads"])
-def test_control_weights_in_another_order_answer_otherwise(layers, answers, origin, harm):
+@pytest.mark.parametrize("change", ["group elements", "queries and keys", "heads"])
+def test_negative_control_weights_in_another_order_change_the_output(
+    layers, outputs, origin, change
+):
     _, mix = layers
-    _, lifted, mixed = answers(origin)
+    _, lifted, mixed = outputs(origin)
     query, key = mix.project.to_query, mix.project.to_key
-    if harm == "poses":
+    if change == "group elements":
         mix.pose.copy_(mix.pose.roll(1, 0))
-    elif harm == "queries and keys":
+    elif change == "queries and keys":
         mix.project.to_query, mix.project.to_key = key, query
     else:
         query.weight.copy_(heads_first(query.weight, HEADS, 0))

@@ -1,4 +1,4 @@
-"""Imported networks answer as the original program did, plain and with its RotoConv."""
+"""Imported networks compute what the original programs did, plain and with RotoConv."""
 
 import json
 from pathlib import Path
@@ -9,16 +9,21 @@ import torch
 
 from turnwise.errors import InputError
 from turnwise.groups import act_on_image, equivariance_error
-from turnwise.models import load, save
-from turnwise.models.importing.roto import build_roto_original, import_roto_original
-from turnwise.models.importing.roto_keys import convolution
+from turnwise.models import create_model, load, save
+from turnwise.models.importing.roto import (
+    block,
+    build_roto_original,
+    convolution,
+    counterparts_of,
+    import_roto_original,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = ["poolformer_s12", "metaformer_s12_pppa"]
 
 
 def made_up(number, key, shape):
-    """Parameter `number` of a case, by the formula that the golden answers were made with."""
+    """Return parameter `number` of a case, by the formula behind the golden outputs."""
     i = np.arange(np.prod(shape, dtype=int), dtype=np.float64)
     u = np.sin(1.7 * (i + 1) + 0.61 * (number + 1) + 0.05 * i * np.sin(0.3 * i))
     if len(shape) >= 2:
@@ -34,7 +39,7 @@ def made_up(number, key, shape):
 
 @pytest.fixture(scope="module")
 def states():
-    """The state dicts of both cases; a test that changes one must copy the dict."""
+    """Return the state dicts of both cases; a test that changes one must copy it."""
     keys = json.loads((GOLDEN / "roto.keys.json").read_text())
     return {
         case: {
@@ -46,8 +51,8 @@ def states():
 
 @pytest.fixture(scope="module")
 def golden():
-    answers = np.load(GOLDEN / "roto.npz")
-    return lambda entry: torch.from_numpy(answers[entry])
+    arrays = np.load(GOLDEN / "roto.npz")
+    return lambda entry: torch.from_numpy(arrays[entry])
 
 
 def distance(found, wanted):
@@ -59,31 +64,31 @@ def distance(found, wanted):
     ("origin", "entry"), [("metaformer", ""), ("roto-metaformer", "_roto_legacy")]
 )
 @torch.no_grad()
-def test_the_network_answers_as_the_original_did(states, golden, case, origin, entry):
+def test_the_logits_are_those_of_the_original(states, golden, case, origin, entry):
     model = build_roto_original(states[case], origin, image_size=64)
-    picture = golden(f"{case}.input")
-    assert distance(model(picture), golden(f"{case}{entry}.logits")) < 1e-4
+    image = golden(f"{case}.input")
+    assert distance(model(image), golden(f"{case}{entry}.logits")) < 1e-4
     other = "" if entry else "_roto_legacy"
-    assert distance(model(picture), golden(f"{case}{other}.logits")) > 0.01, "the control"
-    turned = distance(model(act_on_image("D4", 5, picture)), model(picture))
-    assert (turned < 1e-4) == (origin == "roto-metaformer")
+    assert distance(model(image), golden(f"{case}{other}.logits")) > 0.01, "negative control"
+    change = distance(model(act_on_image("D4", 5, image)), model(image))
+    assert (change < 1e-4) == (origin == "roto-metaformer")
 
 
 @torch.no_grad()
-def test_a_file_becomes_a_model_that_is_saved_and_loaded(tmp_path, states, golden):
+def test_an_imported_model_is_saved_and_loaded(tmp_path, states, golden):
     parallel = {f"module.{key}": v for key, v in states["metaformer_s12_pppa"].items()}
     torch.save({"state_dict": parallel}, tmp_path / "net.pth")
     model = import_roto_original(tmp_path / "net.pth", "roto-metaformer", image_size=64)
     assert model.config.name == "roto_metaformer_s12_pppa"
     assert model.config.options["reduce"] == "legacy"
-    picture = golden("metaformer_s12_pppa.input")
-    torch.testing.assert_close(model.preprocess(picture), picture)
+    image = golden("metaformer_s12_pppa.input")
+    torch.testing.assert_close(model.preprocess(image), image)
     save(model, tmp_path / "net")
-    torch.testing.assert_close(load(tmp_path / "net")(picture), model(picture))
+    torch.testing.assert_close(load(tmp_path / "net")(image), model(image))
 
 
 @torch.no_grad()
-def test_the_pictures_are_those_that_were_published(states):
+def test_image_size_and_normalisation_are_the_published_ones(states):
     sizes = {}
     for origin in ("poolformer", "metaformer", "roto-metaformer"):
         model = build_roto_original(states["poolformer_s12"], origin)
@@ -95,7 +100,7 @@ def test_the_pictures_are_those_that_were_published(states):
 
 
 @torch.no_grad()
-def test_grey_pictures_are_as_they_were_and_not_centred(states):
+def test_grey_images_are_not_normalised(states):
     grey = dict(states["poolformer_s12"])
     first = f"{convolution(0)}.weight"
     grey[first] = grey[first][:, :1]
@@ -111,7 +116,7 @@ def refusal(state, origin="metaformer"):
     return str(refused.value)
 
 
-def test_what_does_not_fit_is_refused(states):
+def test_networks_that_do_not_fit_are_refused(states):
     state = states["metaformer_s12_pppa"]
     fewer = {key: v for key, v in state.items() if not key.startswith("network.6.1")}
     assert "stages of [2, 2, 6, 1] blocks, [64, 128, 320, 512] channels and" in refusal(fewer)
@@ -120,8 +125,8 @@ def test_what_does_not_fit_is_refused(states):
     assert "no published network has" in refusal({"weight": torch.zeros(3)})
     more = state | {"fork_feat.weight": torch.zeros(3)}
     assert "unexpected are fork_feat.weight" in refusal(more)
-    placed = state | {"network.5.pos_embed": torch.zeros(1, 7, 7, 512)}
-    assert "it adds positions before attention" in refusal(placed)
+    positioned = state | {"network.5.pos_embed": torch.zeros(1, 7, 7, 512)}
+    assert "it adds absolute positions before attention" in refusal(positioned)
 
 
 def test_an_unknown_origin_is_refused(tmp_path):
@@ -130,3 +135,31 @@ def test_an_unknown_origin_is_refused(tmp_path):
     torch.save({"weight": torch.zeros(3)}, tmp_path / "net.pt")
     with pytest.raises(InputError, match=r"net\.pt cannot be imported: it has stages of \[\]"):
         import_roto_original(tmp_path / "net.pt", "poolformer")
+
+
+KEYS = json.loads((GOLDEN / "roto.keys.json").read_text())
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("prefix", ["", "roto_"])
+def test_the_keys_and_shapes_are_those_of_the_original(prefix, name):
+    with torch.device("meta"):
+        model = create_model(prefix + name, "D4", num_classes=1000, in_chans=3, image_size=64)
+    pairs = counterparts_of(model)
+    ours = {pairs[key].key: list(values.shape) for key, values in model.named_parameters()}
+    assert ours == dict(map(tuple, KEYS[name]["parameters"]))
+    assert KEYS[name]["buffers"] == []
+
+
+def test_no_two_parameters_share_a_counterpart():
+    with torch.device("meta"):
+        model = create_model("metaformer_s12_ppaa")
+    found = [pair.key for pair in counterparts_of(model).values()]
+    assert len(found) == len(set(found)) == len(list(model.parameters()))
+
+
+def test_the_names_of_stages_and_convolutions():
+    assert [convolution(n) for n in range(3)] == [
+        "patch_embed.proj", "network.1.proj", "network.3.proj"
+    ]  # fmt: skip
+    assert block(3, 1) == "network.6.1"

@@ -1,7 +1,7 @@
-"""One picture from one file: PNG, JPEG, TIFF, BMP or WebP, with palette or transparency.
+"""Read one image from a PNG, JPEG, TIFF, BMP or WebP file, with palette or transparency.
 
-16-bit grey is scaled to 8 bits (65,535 becomes 255); transparent parts show black, which is what
-pictures are padded with elsewhere; a photograph is turned as its EXIF tag says.
+16-bit grey is scaled to 8 bits (65,535 becomes 255).  Transparent pixels become black, as padding
+is elsewhere.  A photograph is rotated according to its EXIF tag.
 """
 
 import sys
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from turnwise.data.resample import check_wishes, fit
+from turnwise.data.transforms import check_image_options, fit_images
 from turnwise.errors import InputError
 
 KINDS = "PNG, JPEG, TIFF, BMP or WebP"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
-_QUARTER = 64  # of 255: what 14 of 16 bits become
+_QUARTER = 64  # of 255: the brightest value of 14 bits stored in 16
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "F")
 
 
 def image_files_below(folder: Path) -> list[Path]:
-    """The files in and below a folder that are called pictures, by name; hidden ones are left out.
+    """List the image files in and below a folder, by their suffix, without hidden ones.
 
-    Hidden is what begins with a dot, as the notes `._1.png` that macOS leaves beside `1.png`.
+    Hidden names begin with a dot, such as the `._1.png` that macOS writes beside `1.png`.
     """
     paths = [p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
     return sorted(
@@ -39,16 +39,16 @@ def image_files_below(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """The file as a Pillow image; whatever is wrong with it becomes one sentence."""
+def _open(path: Path) -> Iterator[Image.Image]:
+    """Open the file as a Pillow image; any failure becomes an `InputError` of one sentence."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata is no concern of ours
+            warnings.simplefilter("ignore")  # odd metadata does no harm
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as image:
                 yield image
     except FileNotFoundError:
-        raise InputError(f"there is no picture {path}; give the path of a {KINDS}.") from None
+        raise InputError(f"there is no image {path}; give the path of a {KINDS}.") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise InputError(
             f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is not opened, because "
@@ -56,12 +56,12 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         ) from None
     except InputError:
         raise
-    except Exception as error:  # a parser fed with anything may raise anything
+    except Exception as error:  # for a damaged file, the parsers raise many kinds of exceptions
         reason = (
             " ".join(str(error).split()).removesuffix(f" {str(path)!r}") or type(error).__name__
         )
         raise InputError(
-            f"the picture {path} cannot be read ({reason}); remove it or repair it."
+            f"the image {path} cannot be read ({reason}); remove it or repair it."
         ) from None
 
 
@@ -73,39 +73,39 @@ def _has_colour(image: Image.Image) -> bool:
 
 
 def describe(path: Path) -> tuple[int, int, bool]:
-    """Rows, cols and whether there is colour, without decoding the pixels (palettes excepted)."""
-    with _opened(path) as image:
+    """Return rows, cols and whether there is colour, decoding pixels only for palettes."""
+    with _open(path) as image:
         cols, rows = image.size
         return rows, cols, _has_colour(image)
 
 
-def _deep_grey(image: Image.Image, path: Path) -> NDArray[np.uint8]:
+def _scale_deep_grey(image: Image.Image, path: Path) -> NDArray[np.uint8]:
     values = np.asarray(image).astype(np.float64)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise InputError(
-            f"the picture {path} has values outside 0 to 65,535 or fractions; "
+            f"the image {path} has values outside 0 to 65,535 or fractions; "
             "save it with 8 or 16 bits per pixel."
         )
     return np.rint(values * (255 / 65535)).astype(np.uint8)
 
 
-def _on_black(image: Image.Image) -> Image.Image:
+def _composite_on_black(image: Image.Image) -> Image.Image:
     flat = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", flat.size, (0, 0, 0, 255)), flat).convert("RGB")
 
 
 def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
-    """All pixels of the file, one channel if it is grey and three if not."""
-    with _opened(path) as opened:
+    """Decode all pixels of the file, into one channel for grey and three for colour."""
+    with _open(path) as opened:
         colour = _has_colour(opened)
         transparent = (
             "A" in opened.getbands() or "a" in opened.getbands() or "transparency" in opened.info
         )
         image = ImageOps.exif_transpose(opened)
         if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-            pixels = _deep_grey(image, path)
+            pixels = _scale_deep_grey(image, path)
         elif transparent:
-            pixels = np.array(_on_black(image))
+            pixels = np.array(_composite_on_black(image))
             pixels = pixels if colour else pixels[..., 0]
         elif colour:
             pixels = np.array(image.convert("RGB"))
@@ -115,31 +115,31 @@ def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
     return tensor.unsqueeze(0) if tensor.ndim == 2 else tensor.permute(2, 0, 1).contiguous()
 
 
-def warn_of_depth(paths: Sequence[Path]) -> None:
-    """Say so, if pictures of 10, 12 or 14 bits are kept in 16: few of their grey levels are left.
+def warn_about_bit_depth(paths: Sequence[Path]) -> None:
+    """Warn if 16-bit files seem to hold 10, 12 or 14 bits: few of their grey levels remain.
 
-    They are looked at until one is bright; if all are black, nothing is said.
+    Files are decoded until one is bright.  If all are black, nothing is printed.
     """
     deep, brightest = 0, 0
     for path in paths:
-        if brightest <= _QUARTER and _bits(path) > 8:
+        if brightest <= _QUARTER and _bits_per_channel(path) > 8:
             deep += 1
             brightest = max(brightest, int(decode(path).max()))
     if 0 < brightest <= _QUARTER:
         print(
-            f"none of {deep:,} pictures of 16 bits is brighter than a quarter of 65,535, as if "
+            f"none of {deep:,} images of 16 bits is brighter than a quarter of 65,535, as if "
             "they held 12 or 14 bits: most of their grey levels are lost. Multiply them so that "
             "white is 65,535.",
             file=sys.stderr,
         )
 
 
-def _bits(path: Path) -> int:
-    """Of each channel, as the file says; Pillow cuts what has colour to 8."""
-    with _opened(path) as image:
+def _bits_per_channel(path: Path) -> int:
+    """Return the bits stored in the file; Pillow decodes colour to 8."""
+    with _open(path) as image:
         if image.format == "PNG":
             with path.open("rb") as file:
-                return file.read(25)[24]  # the header comes first, always
+                return file.read(25)[24]  # the header always comes first
         if image.format == "TIFF":
             return max(image.tag_v2.get(258, (8,)))  # type: ignore[attr-defined]
         return 8
@@ -148,9 +148,9 @@ def _bits(path: Path) -> int:
 def read_image(
     path: str | Path, image_size: int | None = None, channels: int | None = None
 ) -> UInt8[Tensor, "channel row col"]:
-    """The picture as a model wants it: centre-cropped to a square, resampled to `image_size`.
+    """Read an image, crop it to its central square and resample it to `image_size`.
 
     Without `image_size` and `channels` the pixels are those of the file.
     """
-    check_wishes(image_size, channels, None)
-    return fit(decode(Path(path)).unsqueeze(0), image_size, channels, None)[0]
+    check_image_options(image_size, channels, None)
+    return fit_images(decode(Path(path)).unsqueeze(0), image_size, channels, None)[0]

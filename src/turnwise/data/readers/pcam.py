@@ -1,4 +1,4 @@
-"""PatchCamelyon's HDF5 files, plain or compressed by gzip.  Only here is h5py imported."""
+"""PatchCamelyon's HDF5 files, plain or compressed by gzip.  Only this module imports h5py."""
 
 import gzip
 import shutil
@@ -10,43 +10,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from turnwise.data.readers.arrays import damaged
-from turnwise.data.storage import ANOTHER_CACHE
+from turnwise.data.catalogue import Entry
+from turnwise.data.dataset import SPLITS
+from turnwise.data.readers import Source, damaged, reader, to_examples
+from turnwise.data.storage import CACHE_HINT, DataFolders, find_or_download
 from turnwise.errors import InputError
 from turnwise.files import fill_atomic
 
-SPLITS = {"train": "train", "val": "valid", "test": "test"}
-
-
-def file_name(split: str, part: str) -> str:
-    """The published name; `part` is "x" for pictures and "y" for labels.
-
-    >>> file_name("val", "y")
-    'pcam/camelyonpatch_level_2_split_valid_y.h5'
-    """
-    return f"pcam/camelyonpatch_level_2_split_{SPLITS[split]}_{part}.h5"
-
-
-def unpacked(path: Path, cache: Path) -> Path:
-    """The .h5 of an .h5.gz, unpacked once into the cache; an .h5 is returned as it is."""
-    if path.suffix != ".gz":
-        return path
-    target = cache / "pcam" / path.stem
-
-    def unpack(temporary: Path) -> None:
-        with gzip.open(path) as packed, temporary.open("wb") as plain:
-            try:
-                shutil.copyfileobj(packed, plain, 1 << 20)
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise damaged(path, f"it cannot be unpacked ({error})") from None
-
-    if not target.exists():
-        fill_atomic(target, unpack, ANOTHER_CACHE)
-    return target
-
 
 def import_h5py() -> ModuleType:
-    """The module h5py, or how to get it; asked before 8 GB are downloaded."""
+    """Import h5py; the error for a missing one says how to install it."""
     try:
         import h5py
     except ImportError:
@@ -57,10 +30,42 @@ def import_h5py() -> ModuleType:
 
 
 def read_array(path: Path, key: str) -> NDArray[Any]:
-    """The array called `key` in an HDF5 file."""
+    """Read the array called `key` from an HDF5 file."""
     h5py = import_h5py()
     try:
         with h5py.File(path, "r") as file:
             return np.asarray(file[key][()])
     except (OSError, KeyError, ValueError, RuntimeError, AttributeError) as error:
         raise damaged(path, f"it is no whole HDF5 file with an array {key!r} ({error})") from None
+
+
+def decompress(path: Path, cache: Path) -> Path:
+    """Decompress an .h5.gz into the cache, once; return the path of the .h5."""
+    if path.suffix != ".gz":
+        return path
+    target = cache / "pcam" / path.stem
+
+    def fill(temporary: Path) -> None:
+        with gzip.open(path) as packed, temporary.open("wb") as plain:
+            try:
+                shutil.copyfileobj(packed, plain, 1 << 20)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise damaged(path, f"it cannot be decompressed ({error})") from None
+
+    if not target.exists():
+        fill_atomic(target, fill, CACHE_HINT)
+    return target
+
+
+@reader("pcam")
+def _read_pcam(entry: Entry, folders: DataFolders, image_size: int | None) -> Source:
+    import_h5py()  # before 8 GB are downloaded
+    paths = folders.find(*entry.files[0]) or [
+        decompress(path, folders.cache)
+        for path in find_or_download(entry.name, entry.downloads, folders)
+    ]
+    splits = {}
+    for split, images, labels in zip(SPLITS, paths[::2], paths[1::2], strict=True):
+        arrays = read_array(images, "x"), read_array(labels, "y")
+        splits[split] = to_examples(*arrays, images, len(entry.classes), entry.channels)
+    return Source(splits, "original images and labels, from the HDF5 files")

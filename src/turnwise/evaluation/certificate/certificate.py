@@ -1,35 +1,64 @@
-"""The certificate: does the answer change when the picture moves, measured element by element?
+"""The certificate: how much a classifier's output changes when the image is transformed.
 
-Claimed, and tested to rounding error, is invariance under the elements of the group that map pixels
-to pixels; other angles, mirrors and shifts are measured beside it.  A measurement counts only if
-its controls speak: it must condemn the same model when one quadrant is inverted before it,
-different pictures must get different answers, and shuffled pixels must, too.
+The claim, tested to rounding error, is invariance under the group elements that map pixels to
+pixels.  Other angles, reflections and shifts are measured but not claimed.  A certificate holds
+only if its negative controls pass: the same model must fail with one quadrant inverted, different
+images must give different outputs, and shuffled pixels must change the output.
 """
 
+import json
+import math
 from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import torch
 
-from turnwise.evaluation.certificate.controls import Control
-from turnwise.evaluation.certificate.layers import LayerCheck
+from turnwise.errors import InputError, require
+from turnwise.evaluation.layer_trace import LayerCheck
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
+from turnwise.inference.predictor import PRECISIONS
 
-FORMAT = 2
-COARSE = ("bfloat16", "float16")
+FORMAT = 3
+VISIBLE = 1e-6  # a negative control must change the output by more than this, relative to its size
+
+# format 2, written by 0.1.0: the keys of each part ("" is the certificate itself) and the phrases
+OLD_KEYS = {
+    "": {
+        "exact_part": "exact_subgroup", "pictures": "images", "moves": "transformations",
+        "worst": "worst_images", "entry": "error_source", "likeness": "original",
+    },
+    "controls": {"visible": "threshold"},
+    "worst": {"picture": "image", "move": "transformation"},
+    "layers": {"reading": "layout", "before": "input_error", "error": "output_error"},
+}  # fmt: skip
+OLD_PHRASES = {
+    "nothing": "identity",
+    "mirror left and right": "flip left-right",
+    "mirror upside down": "flip up-down",
+    "mirror, then": "flip left-right, then",
+    "mirror": "reflection",
+    "turn by": "rotate by",
+    "the measure sees an inverted quadrant": "an inverted quadrant breaks the invariance",
+    "other pictures, other answers": "different images, different outputs",
+    "shuffled pixels, another answer": "shuffled pixels, another output",
+    "pictures": "images",
+}
 
 
 def within(error: float | None, precision: str) -> bool:
-    """Whether an error is rounding error of its precision; what was not measured is no error."""
+    """Return whether an error is rounding error of its precision; None was not measured."""
     limit = TOLERANCE.get(getattr(torch, precision), COARSE_TOLERANCE)
     return error is None or error <= limit
 
 
 @dataclass(frozen=True)
 class ElementCheck:
-    """One symmetry that maps pixels to pixels: the relative error in each precision asked for.
+    """A group element that maps pixels to pixels: the relative error in each precision requested.
 
-    Then what it does to decisions (`answers.Decisions`), in the finest precision but float64.
+    The last four fields (`comparison.Decisions`) are measured in the finest precision but float64.
     """
 
     element: int
@@ -45,7 +74,7 @@ class ElementCheck:
 
     @property
     def holds(self) -> bool:
-        errors = {name: getattr(self, name) for name in ("float64", "float32", *COARSE)}
+        errors = {name: getattr(self, name) for name in PRECISIONS}
         return any(error is not None for error in errors.values()) and all(
             within(error, name) for name, error in errors.items()
         )
@@ -53,7 +82,7 @@ class ElementCheck:
 
 @dataclass(frozen=True)
 class AngleCheck:
-    """One angle, measured: how far the answer moves, and what becomes of the decisions."""
+    """A rotation by any angle, measured: the change of the logits and of the decisions."""
 
     degrees: float
     change: float
@@ -64,8 +93,8 @@ class AngleCheck:
 
 
 @dataclass(frozen=True)
-class MoveCheck:
-    """A mirror or shift that is not claimed, measured like an angle."""
+class TransformationCheck:
+    """A reflection or a shift that is not claimed, measured like an angle."""
 
     kind: str
     meaning: str
@@ -77,8 +106,21 @@ class MoveCheck:
 
 
 @dataclass(frozen=True)
+class Control:
+    """A negative control: the change of the output, which must exceed `threshold`."""
+
+    name: str
+    change: float
+    threshold: float = VISIBLE
+
+    @property
+    def holds(self) -> bool:
+        return self.threshold < self.change < math.inf
+
+
+@dataclass(frozen=True)
 class SizeCheck:
-    """The worst error over the exact elements at another size; or why the model refuses it."""
+    """The worst error over the exact elements at another image size, or why the model refuses."""
 
     size: int
     float64: float | None = None
@@ -89,16 +131,16 @@ class SizeCheck:
 
     @property
     def holds(self) -> bool:
-        """A refused size is not certified, and not broken: the model did not answer."""
-        return all(within(getattr(self, name), name) for name in ("float64", "float32", *COARSE))
+        """Whether no error was found; a size that the model refuses counts as none."""
+        return all(within(getattr(self, name), name) for name in PRECISIONS)
 
 
 @dataclass(frozen=True)
 class WorstImage:
-    """A picture whose probabilities a move changed most, and the decision before and after."""
+    """An image, the transformation that changed its probabilities most, and its two classes."""
 
-    picture: int
-    move: str
+    image: int
+    transformation: str
     claimed: bool
     probability: float
     before: int
@@ -107,8 +149,8 @@ class WorstImage:
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """The same pictures answered by the model that a file was exported from."""
+class OriginalCheck:
+    """How far the outputs of a file are from those of the model that it was exported from."""
 
     target: str
     weights_sha256: str
@@ -122,65 +164,121 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Certificate:
+    """All measurements, and what they were made of."""
+
     target: str
     group: str
-    exact_part: str
-    pictures: str
+    exact_subgroup: str
+    images: str
     elements: tuple[ElementCheck, ...]
     angles: tuple[AngleCheck, ...]
     controls: tuple[Control, ...]
     weights_sha256: str
     versions: dict[str, str]
     date: str
-    moves: tuple[MoveCheck, ...] = ()
+    transformations: tuple[TransformationCheck, ...] = ()
     sizes: tuple[SizeCheck, ...] = ()
-    worst: tuple[WorstImage, ...] = ()
+    worst_images: tuple[WorstImage, ...] = ()
     layers: tuple[LayerCheck, ...] = ()
-    entry: str = ""
-    likeness: Likeness | None = None
+    error_source: str = ""
+    original: OriginalCheck | None = None
     data_sha256: str = ""
     request: dict[str, Any] = field(default_factory=dict)
 
     @property
     def claim(self) -> str:
-        """What the verdict is about: the group, or as much of it as pixels have."""
-        whole = self.exact_part == self.group
-        return self.group if whole else f"{self.exact_part}, the exact part of {self.group}"
+        """The group, or the subgroup of it that maps pixels to pixels."""
+        if self.exact_subgroup == self.group:
+            return self.group
+        return f"{self.exact_subgroup}, the exact subgroup of {self.group}"
 
     @property
     def holds(self) -> bool:
-        """Whether every exact element holds, at every size, and every control speaks."""
+        """Whether every exact element holds, at every size, and every control passes."""
         parts: tuple[Any, ...] = (*self.elements, *self.controls, *self.sizes)
-        like = self.likeness is None or self.likeness.holds
-        some = bool(self.elements and self.controls)
-        return some and like and all(part.holds for part in parts)
+        agrees = self.original is None or self.original.holds
+        complete = bool(self.elements and self.controls)
+        return complete and agrees and all(part.holds for part in parts)
 
     def plain(self) -> dict[str, Any]:
-        """As nested plain values, for JSON (certificate.schema.json tells the form)."""
+        """Return nested plain values, as certificate.schema.json describes them."""
         return {"format": FORMAT, "holds": self.holds, **asdict(self)}
 
 
-KINDS: dict[str, Any] = {
+PARTS: dict[str, Any] = {
     "elements": ElementCheck,
     "angles": AngleCheck,
     "controls": Control,
-    "moves": MoveCheck,
+    "transformations": TransformationCheck,
     "sizes": SizeCheck,
-    "worst": WorstImage,
+    "worst_images": WorstImage,
     "layers": LayerCheck,
 }
 
 
+def read_certificate(path: str | Path) -> tuple[Certificate, bool]:
+    """Return the certificate in a JSON file, and the verdict that the file states."""
+    path = Path(path)
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path} cannot be read: {reason}; give a certificate.json.") from error
+    found = plain.get("format", 1) if isinstance(plain, dict) else None
+    require(
+        found in (2, FORMAT),
+        f"{path} is no certificate of format {FORMAT} (it has {found}); certify again.",
+    )
+    plain = _upgrade(plain) if found == 2 else plain
+    misfit = schema_error(plain)
+    require(not misfit, f"{path} is damaged, at {misfit}; certify again.")
+    return from_plain(plain), plain["holds"]
+
+
+def schema_error(plain: Any) -> str:
+    """Return where and how a value departs from certificate.schema.json; empty if it does not."""
+    package = files("turnwise.evaluation.certificate")
+    schema = json.loads(package.joinpath("certificate.schema.json").read_text("utf-8"))
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(plain)
+    worst = jsonschema.exceptions.best_match(errors)
+    return "" if worst is None else f"{worst.json_path}: {worst.message[:200]}"
+
+
 def from_plain(plain: dict[str, Any]) -> Certificate:
-    """The certificate that `plain` was made from; its form is known to be right (`schema`)."""
-    words = {name: value for name, value in plain.items() if name not in ("format", "holds")}
-    for name, kind in KINDS.items():
-        words[name] = tuple(kind(**_numbers(part)) for part in words[name])
-    if words["likeness"] is not None:
-        words["likeness"] = Likeness(**_numbers(words["likeness"]))
-    return Certificate(**words)
+    """Return the certificate that `plain` was made from; it must fit the schema."""
+    values = {name: value for name, value in plain.items() if name not in ("format", "holds")}
+    for name, part in PARTS.items():
+        values[name] = tuple(part(**_numbers(entry)) for entry in values[name])
+    if values["original"] is not None:
+        values["original"] = OriginalCheck(**_numbers(values["original"]))
+    return Certificate(**values)
 
 
-def _numbers(part: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no word for infinity; `files.to_json_value` writes it as text."""
-    return {k: float(v) if v in ("nan", "inf", "-inf") else v for k, v in part.items()}
+def _numbers(entry: dict[str, Any]) -> dict[str, Any]:
+    """Undo `files.to_json_value`, which writes infinity and NaN as text."""
+    return {k: float(v) if v in ("nan", "inf", "-inf") else v for k, v in entry.items()}
+
+
+def _upgrade(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a certificate of format 2 with the keys and phrases of format 3."""
+    upgraded: dict[str, Any] = {}
+    for key, value in plain.items():
+        if key in ("elements", "controls", "moves", "worst", "layers") and isinstance(value, list):
+            value = [_upgrade_part(key, entry) for entry in value]
+        upgraded[OLD_KEYS[""].get(key, key)] = _rephrase(value) if key == "pictures" else value
+    return upgraded | {"format": FORMAT}
+
+
+def _upgrade_part(part: str, entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    keys = OLD_KEYS.get(part, {})
+    texts = entry if part == "layers" else {k: _rephrase(v) for k, v in entry.items()}
+    return {keys.get(key, key): value for key, value in texts.items()}
+
+
+def _rephrase(text: Any) -> Any:
+    if isinstance(text, str):
+        for old, new in OLD_PHRASES.items():
+            text = text.replace(old, new)
+    return text

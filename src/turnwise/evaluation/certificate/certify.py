@@ -1,38 +1,111 @@
-"""From a classifier and pictures to a certificate."""
+"""Measure the invariance of a classifier and its negative controls, and write the certificate."""
 
 import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from tqdm import tqdm
 
 import turnwise
-from turnwise.errors import require
-from turnwise.evaluation.certificate.certificate import Certificate
-from turnwise.evaluation.certificate.controls import measure_controls
-from turnwise.evaluation.certificate.layers import find_entry, trace_layers
-from turnwise.evaluation.certificate.measurement import Measurement, Scope
-from turnwise.evaluation.certificate.scores import hash_images, hash_weights
-from turnwise.groups import PlanarGroup
+from turnwise.errors import InputError, require, require_known, require_positive
+from turnwise.evaluation.certificate.certificate import (
+    VISIBLE,
+    AngleCheck,
+    Certificate,
+    Control,
+    ElementCheck,
+    OriginalCheck,
+    SizeCheck,
+    TransformationCheck,
+    WorstImage,
+)
+from turnwise.evaluation.certificate.comparison import (
+    Decisions,
+    compare_decisions,
+    hash_images,
+    hash_weights,
+    logit_change,
+    margins,
+    predict_logits,
+    usable_precisions,
+    with_noise,
+)
+from turnwise.evaluation.layer_trace import find_error_source, trace_layers
+from turnwise.evaluation.transformations import (
+    describe_element,
+    equal_angles,
+    unclaimed_transformations,
+)
+from turnwise.geometry.warps import rotate_image
+from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
+from turnwise.inference.predictor import PRECISIONS, Predictor, Transform, probabilities_of
+
+WORST_IMAGES = 5
+REFUSALS = (InputError, RuntimeError, ValueError, TypeError, IndexError)
+
+Item = TypeVar("Item")
+Images = Float[Tensor, "image channel row col"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is measured beside the elements and angles, and how.
+
+    shifts:      shifts by 1 to this many pixels, right and up
+    sizes:       test the claim at these sizes, too, on resampled images
+    precisions:  of "float64", "float32", "bfloat16", "float16"; a file has only its own
+    layers:      measure every layer, to find where an error enters
+    chunk:       images per forward pass, which bounds the memory
+    """
+
+    shifts: int = 1
+    sizes: tuple[int, ...] = ()
+    precisions: tuple[str, ...] = ("float64", "float32")
+    layers: bool = True
+    chunk: int = 64
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(chunk=self.chunk)
+        require(self.shifts >= 0, f"shifts = {self.shifts} must be 0 or more pixels.")
+        require(
+            all(size > 1 for size in self.sizes), f"sizes = {self.sizes} must be 2 pixels or more."
+        )
+        require(bool(self.precisions), "a certificate needs a precision; try float64.")
+        for precision in self.precisions:
+            require_known(precision, PRECISIONS, "precision")
 
 
 def certify(
     model: nn.Module,
     group: PlanarGroup | str,
-    images: Float[Tensor, "batch channel row col"],
+    images: Images,
     *,
     target: str = "model",
-    pictures: str = "given pictures",
+    images_from: str = "given images",
     angles: int = 24,
     scope: Scope | None = None,
     original: tuple[str, nn.Module] | None = None,
 ) -> Certificate:
-    """Measure the invariance of a classifier on pictures in [0, 1]; the model is not changed.
+    """Measure the invariance of a classifier; the model is not changed.
 
-    `target` and `pictures` say in words what was certified, on what; `scope` is what else to
-    measure; `original` is name and model that a file was exported from, whose answers it must give.
+    Args:
+        model: a classifier, from images to one row of logits for each.
+        group: the group whose pixel-exact elements are claimed.
+        images: at least 2, in [0, 1].
+        target: what is certified, in words.
+        images_from: where the images come from, in words.
+        angles: how many angles to measure, equally spaced over 360°.
+        scope: what else to measure.
+        original: the name and the model that a file was exported from, with which it must agree.
     """
     group, scope = PlanarGroup.named(group), scope or Scope()
     require(
@@ -42,39 +115,205 @@ def certify(
     )
     require(
         len(images) >= 2,
-        f"a certificate needs 2 pictures or more, to see that other pictures have other answers; "
-        f"got {len(images)}.",
+        "a certificate needs 2 images or more, to see that different images give different "
+        f"outputs; got {len(images)}.",
     )
     measure = Measurement(model, group, images, scope)
-    elements, turned, moves = measure.elements(), measure.angles(angles), measure.moves()
+    elements, rotated = measure.elements(), measure.angles(angles)
+    transformations = measure.transformations()
     layers = trace_layers(measure.finest, group, images) if scope.layers else ()
     limit = TOLERANCE.get(measure.finest.precision, COARSE_TOLERANCE)
     return Certificate(
         target=target,
         group=group.name,
-        exact_part=group.exact_subgroup().name,
-        pictures=f"{pictures}, {len(images)} of shape {tuple(images.shape[1:])}",
+        exact_subgroup=group.exact_subgroup().name,
+        images=f"{images_from}, {len(images)} of shape {tuple(images.shape[1:])}",
         elements=elements,
-        angles=turned,
+        angles=rotated,
         controls=measure_controls(measure.finest, group, images, measure.finest_before),
         weights_sha256=hash_weights(model),
-        versions=versions(),
+        versions={
+            "turnwise": turnwise.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        },
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        moves=moves,
+        transformations=transformations,
         sizes=tuple(measure.size(side) for side in scope.sizes),
-        worst=measure.worst(),
+        worst_images=measure.worst_images(),
         layers=layers,
-        entry=find_entry(layers, limit),
-        likeness=None if original is None else measure.likeness(*original),
+        error_source=find_error_source(layers, limit),
+        original=None if original is None else measure.compare_original(*original),
         data_sha256=hash_images(images),
     )
 
 
-def versions() -> dict[str, str]:
-    """What the figures were made with."""
-    return {
-        "turnwise": turnwise.__version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
+class Measurement:
+    """Predict for transformed images, and keep the worst change of each image."""
+
+    def __init__(self, model: nn.Module, group: PlanarGroup, images: Images, scope: Scope) -> None:
+        precisions = usable_precisions(model, scope.precisions)
+        self.group, self.images, self.scope = group, images, scope
+        self.predictors = {
+            p: Predictor(model, batch_size=scope.chunk, precision=p) for p in precisions
+        }
+        self.finest = self.predictors[precisions[0]]
+        self.before = self._predict(images)
+        self.finest_before = self.before[precisions[0]]
+        self.noisy = with_noise(images)
+        self.noisy_before = self._predict(self.noisy)
+        self.usual = "float32" if "float32" in precisions else precisions[0]
+        self._worst: dict[int, WorstImage] = {}
+
+    def elements(self) -> tuple[ElementCheck, ...]:
+        """Measure every element that maps pixels to pixels, in every precision.
+
+        A second measurement uses images without blank regions and transforms every other one.  It
+        finds a dependence on blank borders, and on what the images of a batch share.
+        """
+        checks = []
+        for g in self._show(self.group.grid_elements(), "group elements"):
+            transform = partial(act_on_image, self.group, g)
+            after, mixed = self._predict(self.images, transform), self._predict_mixed(transform)
+            errors = {
+                p: max(
+                    logit_change(self.before[p], after[p]),
+                    logit_change(self.noisy_before[p], mixed[p]),
+                )
+                for p in after
+            }
+            meaning = describe_element(self.group, g)
+            decisions = self._decide(meaning, after[self.usual], claimed=True)
+            checks.append(ElementCheck(g, meaning, **_by_precision(errors), **asdict(decisions)))
+        return tuple(checks)
+
+    def angles(self, count: int) -> tuple[AngleCheck, ...]:
+        """Measure `count` angles, equally spaced over 360°."""
+        checks = []
+        for degrees in self._show(equal_angles(count), "angles"):
+            rotate = partial(rotate_image, degrees=degrees)
+            change, decisions = self._measure(f"rotate by {degrees:g}°", rotate)
+            checks.append(AngleCheck(degrees, change, **asdict(decisions)))
+        return tuple(checks)
+
+    def transformations(self) -> tuple[TransformationCheck, ...]:
+        """Measure flips that the group does not have, and shifts."""
+        checks = []
+        unclaimed = unclaimed_transformations(self.group, self.scope.shifts)
+        for each in self._show(unclaimed, "transformations"):
+            change, decisions = self._measure(each.meaning, each.apply)
+            checks.append(TransformationCheck(each.kind, each.meaning, change, **asdict(decisions)))
+        return tuple(checks)
+
+    def size(self, side: int) -> SizeCheck:
+        """Measure the exact elements on the images resampled to side × side pixels."""
+        images = F.interpolate(self.images.double(), (side, side), mode="bilinear", antialias=True)
+        try:
+            before = self._predict(images)
+            worst = dict.fromkeys(before, 0.0)
+            for g in self.group.grid_elements():
+                after = self._predict(images, partial(act_on_image, self.group, g))
+                worst = {p: max(worst[p], logit_change(before[p], after[p])) for p in after}
+        except REFUSALS as error:
+            if "memory" in str(error):
+                raise
+            return SizeCheck(side, refusal=(str(error) or type(error).__name__).splitlines()[0])
+        return SizeCheck(side, **_by_precision(worst))
+
+    def compare_original(self, name: str, original: nn.Module) -> OriginalCheck:
+        """Compare with the logits of the model that the file was exported from."""
+        (precision,) = usable_precisions(original, (self.usual,))
+        predictor = Predictor(original, batch_size=self.scope.chunk, precision=precision)
+        theirs, ours = predict_logits(predictor, self.images), self.before[self.usual]
+        require(
+            theirs.shape == ours.shape,
+            f"{name} returns {theirs.shape[1]} logits, the file {ours.shape[1]}; compare it with "
+            "the model that it was exported from.",
+        )
+        return OriginalCheck(
+            name, hash_weights(original), logit_change(theirs, ours),
+            compare_decisions(theirs, ours).agreement,
+        )  # fmt: skip
+
+    def worst_images(self) -> tuple[WorstImage, ...]:
+        """Return the images whose probabilities changed most, each under its worst case."""
+        ranked = sorted(self._worst.values(), key=lambda w: (-w.probability, w.image))
+        return tuple(ranked[:WORST_IMAGES])
+
+    def _predict(self, images: Images, transform: Transform | None = None) -> dict[str, Tensor]:
+        return {p: predict_logits(each, images, transform) for p, each in self.predictors.items()}
+
+    def _predict_mixed(self, transform: Transform) -> dict[str, Tensor]:
+        """Transform every other noisy image, or all of them where their shape changes."""
+
+        def every_other(images: Tensor) -> Tensor:
+            transformed = transform(images)
+            if transformed.shape != images.shape:
+                return transformed
+            kept = torch.arange(len(images), device=images.device) % 2 == 1
+            return torch.where(kept[:, None, None, None], images, transformed)
+
+        return self._predict(self.noisy, every_other)
+
+    def _measure(self, meaning: str, transform: Transform) -> tuple[float, Decisions]:
+        after = predict_logits(self.predictors[self.usual], self.images, transform)
+        decisions = self._decide(meaning, after, claimed=False)
+        return logit_change(self.before[self.usual], after), decisions
+
+    def _decide(self, meaning: str, after: Tensor, *, claimed: bool) -> Decisions:
+        before = self.before[self.usual]
+        p, q = probabilities_of(before), probabilities_of(after)
+        change = (q - p).abs().amax(dim=-1).tolist()
+        old, new, lead = p.argmax(-1).tolist(), q.argmax(-1).tolist(), margins(p, q).tolist()
+        for i, size in enumerate(change):
+            if i not in self._worst or size > self._worst[i].probability:
+                self._worst[i] = WorstImage(i, meaning, claimed, size, old[i], new[i], lead[i])
+        return compare_decisions(before, after)
+
+    def _show(self, items: Sequence[Item], title: str) -> Iterable[Item]:
+        return tqdm(items, desc=title, disable=not self.scope.progress, leave=False)
+
+
+def _by_precision(errors: Mapping[str, float]) -> dict[str, Any]:
+    return {name: errors.get(name) for name in PRECISIONS}
+
+
+def measure_controls(
+    predictor: Predictor, group: PlanarGroup, images: Images, before: Tensor
+) -> tuple[Control, ...]:
+    """Measure three changes that no symmetry explains; `before` are the logits of `images`.
+
+    In float32 rounding alone can reach 1e-6, so the threshold is higher there.
+    """
+    double = predictor.precision == torch.float64
+    threshold = VISIBLE if double else TOLERANCE.get(predictor.precision, COARSE_TOLERANCE)
+    inverted = predict_logits(predictor, images, invert_quadrant)
+
+    def invert_after(g: int, x: Tensor) -> Tensor:
+        return invert_quadrant(act_on_image(group, g, x))
+
+    broken = max(
+        logit_change(inverted, predict_logits(predictor, images, partial(invert_after, g)))
+        for g in group.grid_elements()
+    )
+    order = torch.randperm(images[0, 0].numel(), generator=torch.Generator().manual_seed(0))
+
+    def shuffle(x: Tensor) -> Tensor:
+        return x.flatten(2)[..., order.to(x.device)].view_as(x)
+
+    other = logit_change(before, before[:1].expand_as(before))
+    shuffled = logit_change(before, predict_logits(predictor, images, shuffle))
+    return (
+        Control("an inverted quadrant breaks the invariance", broken, threshold),
+        Control("different images, different outputs", other, threshold),
+        Control("shuffled pixels, another output", shuffled, threshold),
+    )
+
+
+def invert_quadrant(images: Images) -> Images:
+    """Replace f by 1 − f in the upper left quarter, which no rotation and no flip preserves."""
+    rows, cols = images.shape[-2] // 2, images.shape[-1] // 2
+    inverted = images.clone()
+    inverted[..., :rows, :cols] = 1 - images[..., :rows, :cols]
+    return inverted

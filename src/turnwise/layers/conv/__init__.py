@@ -1,1 +1,1 @@
-"""Group convolutions."""
+"""Group convolutions, norms and pools of regular features, and stems."""

@@ -1,329 +1,322 @@
-"""Convolutions from pictures to the group and on it, and what stands around them in a stem.
+"""Convolutions on the group, on regular features (batch, channel, group, row, col).
 
-Inside a stem a field is stored as maps, (batch, group·channel, row, col), channel g·width + o: so
-one ordinary convolution mixes poses, channels and pixels, in either memory format.  `maps_to_field`
-and `maps_to_tokens` lead out of it; of maps in torch.channels_last, tokens are a view.
+    LiftingConv2d           y(g, o, p) = b[o] + Σ_i Σ_δ K[o, i](g⁻¹δ) f(i, p + δ)
+    GroupConv2d             y(g, o, p) = b[o] + Σ_{m, i} Σ_δ K[o, i, g⁻¹m](g⁻¹δ) f(m, i, p + δ)
+    GroupDepthwiseConv2d    y(g, o, p) = b[o] + Σ_δ K[o](g⁻¹δ) f(g, o, p + δ)
+    MaxOverGroup            y(o, p)    = max_g f(g, o, p)
 
-Letters:  g, m poses of output and input;  o, i their channels;  p a pixel, δ a step from it.
-A layer says in `stages` how it samples the picture (see `geometry.sizes`); a model must refuse the
-sizes that this leaves off-centre.
+Letters:  g, m group elements of output and input;  o, i their channels;  p a pixel, δ an offset.
+Paper:    Cohen & Welling 2016, "Group Equivariant Convolutional Networks".
 
-Convolutions on a picture without a border: what leaves on one side comes in on the other.
-
-Zeros around a picture tell a network where its border is, and so where the object stands; on a
-torus, circular shifts are exact symmetries, and moving an object over blank ground is one of them.
+Each layer is one ordinary convolution on the layout "maps" (`geometry.layouts`); conversions are
+views.  `stages` says how a layer samples the image (`geometry.sizes`): an image size that a stage
+samples off-centre is not exact, and a model must refuse it.
 """
-
-from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.errors import InputError, require, require_known, require_positive
+from turnwise.errors import InputError, require, require_divisible, require_positive
+from turnwise.geometry.layouts import maps_to_regular, on_maps, regular_to_maps
 from turnwise.geometry.sizes import Stage
 from turnwise.groups import PlanarGroup
-from turnwise.layers.conv.filters import covering_overlap, filters_for, start_weight
-from turnwise.layers.gsa.blocks import pool_kernel
+from turnwise.layers.conv.filters import filters_for, initialise_weight
 
 Group = PlanarGroup | str
-Pictures = Float[Tensor, "batch channel row col"]
-Maps = Float[Tensor, "batch pose_channel row col"]
-NewMaps = Float[Tensor, "batch new_pose_channel newrow newcol"]
-Field = Float[Tensor, "batch group row col channel"]
-Tokens = Float[Tensor, "batch token group channel"]
-
-NORMS = ("layer", "batch")
-POOLS = ("max", "average")
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
+Image = Float[Tensor, "batch in_channels row col"]
+Regular = Float[Tensor, "batch in_channels group row col"]
+NewRegular = Float[Tensor, "batch out_channels group new_row new_col"]
 
 
-def maps_to_field(maps: Maps, poses: int) -> Field:
-    """The field that the maps store."""
-    return maps.unflatten(1, (poses, -1)).permute(0, 1, 3, 4, 2)
+class FilterConv2d(nn.Module):
+    """What the convolutions of this module share: filters that the group rotates, and a bias.
+
+    The bias is the same for every group element: one per element would not be equivariant.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        channels: tuple[int, int],
+        stage: Stage,
+        filters: str,
+        weight_shape: tuple[int, ...],
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        self.group, (self.in_channels, self.out_channels) = PlanarGroup.named(group), channels
+        self.kernel_size, self.stride, self.padding = stage
+        self.stages = (stage,)
+        self.filters = filters_for(filters, group, self.kernel_size)
+        self.weight = nn.Parameter(torch.empty(*weight_shape, self.filters.free))
+        self.bias = nn.Parameter(torch.zeros(self.out_channels)) if bias else None
+        initialise_weight(self.weight)
+
+    def _convolve(self, maps: Tensor, filters: Tensor, groups: int = 1) -> NewRegular:
+        """Convolve for all group elements in one call."""
+        bias = None if self.bias is None else self.bias.repeat(self.group.order)
+        maps = F.conv2d(maps, filters, bias, self.stride, self.padding, groups=groups)
+        return maps_to_regular(maps, self.group.order)
+
+    def extra_repr(self) -> str:
+        padding = f", padding={self.padding}" if self.padding else ""
+        return (
+            f"{self.group}, {self.in_channels}, {self.out_channels}, "
+            f"kernel_size={self.kernel_size}, stride={self.stride}{padding}"
+            f"{', bias=False' if self.bias is None else ''}, filters={self.filters.kind}"
+        )
+
+    def __repr__(self) -> str:
+        return f"{self._get_name()}({self.extra_repr()})"  # on one line, without `filters`
 
 
-def field_to_maps(field: Field) -> Maps:
-    """The maps that store the field."""
-    return field.permute(0, 1, 4, 2, 3).flatten(1, 2)
-
-
-def maps_to_tokens(maps: Maps, poses: int) -> Tokens:
-    """One token for each pixel, row by row; it holds all poses."""
-    return maps.permute(0, 2, 3, 1).flatten(1, 2).unflatten(-1, (poses, -1))
-
-
-def tokens_to_maps(tokens: Tokens, rows: int, cols: int) -> Maps:
-    """The tokens back on their pixels, as maps in torch.channels_last."""
-    return tokens.flatten(2).unflatten(1, (rows, cols)).permute(0, 3, 1, 2)
-
-
-class LiftingConv(nn.Module):
-    """From a picture to maps: every pose looks at it through its own turn of one filter.
+class LiftingConv2d(FilterConv2d):
+    """Convolution from an image to the group: each group element has its own rotated filter.
 
     y(g, o, p) = b[o] + Σ_i Σ_δ K[o, i](g⁻¹δ) f(i, p + δ)
 
-    Paper:    Cohen & Welling 2016, "Group Equivariant Convolutional Networks".
+    Args:
+        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
+        in_channels: channels of the image.
+        out_channels: channels of each group element of the output.
+        kernel_size: side of the square filters, in pixels.
+        stride: distance between windows, in pixels.
+        padding: zeros around the image. By default (kernel_size − 1) // 2, which keeps the size of
+            an odd kernel at stride 1 and halves an even size with an even kernel at stride 2.
+        bias: whether to add a learned bias, the same for every group element.
+        filters: "pixel" for free pixels, which needs a group of the pixel grid; "continuous" for
+            rings times circular harmonics, for any group; "auto" is "pixel" where possible.
+
+    Shape:
+        - Input: (batch, in_channels, row, col), an image.
+        - Output: (batch, out_channels, |G|, new_row, new_col), regular features.
+
+    >>> lift = LiftingConv2d("D4", 3, 16, kernel_size=3)
+    >>> lift(torch.randn(2, 3, 28, 28)).shape
+    torch.Size([2, 16, 8, 28, 28])
     """
 
     def __init__(
         self,
         group: Group,
-        in_chans: int,
-        width: int,
-        kernel: int,
-        *,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
         stride: int = 1,
         padding: int | None = None,
-        filters: str = "auto",
         bias: bool = True,
+        *,
+        filters: str = "auto",
     ) -> None:
-        super().__init__()
-        require_positive(in_chans=in_chans, width=width)
-        self.stages = (_stage(kernel, stride, padding),)
-        self.filters = filters_for(filters, group, kernel)
-        self.weight = nn.Parameter(torch.empty(width, in_chans, self.filters.free))
-        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
-        start_weight(self.weight)
+        require_positive(in_channels=in_channels, out_channels=out_channels)
+        channels, stage = (in_channels, out_channels), stage_of(kernel_size, stride, padding)
+        super().__init__(group, channels, stage, filters, (out_channels, in_channels), bias)
 
-    def forward(self, pictures: Pictures) -> NewMaps:
-        filters = self.filters.lifting(self.weight)
-        return _convolve(pictures, filters, self.bias, self.stages[0])
+    def forward(self, image: Image) -> NewRegular:
+        require_image(image, self.in_channels)
+        return self._convolve(image, self.filters.lifting(self.weight))
 
 
-class GroupConv(nn.Module):
-    """From maps to maps: every pose looks at all poses and pixels, from its own frame.
+class GroupConv2d(FilterConv2d):
+    """Convolution on the group: every element sees all elements and pixels from its own frame.
 
     y(g, o, p) = b[o] + Σ_{m, i} Σ_δ K[o, i, g⁻¹m](g⁻¹δ) f(m, i, p + δ)
 
-    Paper:    Cohen & Welling 2016, "Group Equivariant Convolutional Networks".
+    Args:
+        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
+        in_channels: channels of each group element of the input.
+        out_channels: channels of each group element of the output.
+        kernel_size: side of the square filters, in pixels.
+        stride: distance between windows, in pixels.
+        padding: zeros around the features; by default (kernel_size − 1) // 2.
+        bias: whether to add a learned bias, the same for every group element.
+        filters: "pixel", "continuous" or "auto", as for `LiftingConv2d`.
+
+    Shape:
+        - Input: (batch, in_channels, |G|, row, col), regular features.
+        - Output: (batch, out_channels, |G|, new_row, new_col), regular features.
+
+    >>> conv = GroupConv2d("D4", 16, 32, kernel_size=3, stride=2)
+    >>> conv(torch.randn(2, 16, 8, 27, 27)).shape
+    torch.Size([2, 32, 8, 14, 14])
     """
 
     def __init__(
         self,
         group: Group,
-        in_width: int,
-        width: int,
-        kernel: int,
-        *,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
         stride: int = 1,
         padding: int | None = None,
-        filters: str = "auto",
         bias: bool = True,
+        *,
+        filters: str = "auto",
     ) -> None:
-        super().__init__()
-        require_positive(in_width=in_width, width=width)
-        self.stages = (_stage(kernel, stride, padding),)
-        self.filters = filters_for(filters, group, kernel)
-        poses = self.filters.order
-        self.weight = nn.Parameter(torch.empty(width, in_width, poses, self.filters.free))
-        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
-        start_weight(self.weight)
+        require_positive(in_channels=in_channels, out_channels=out_channels)
+        channels, stage = (in_channels, out_channels), stage_of(kernel_size, stride, padding)
+        shape = (out_channels, in_channels, PlanarGroup.named(group).order)
+        super().__init__(group, channels, stage, filters, shape, bias)
 
-    def forward(self, maps: Maps) -> NewMaps:
-        _require_maps(maps, *self.weight.shape[2:0:-1])
-        return _convolve(maps, self.filters.group(self.weight), self.bias, self.stages[0])
+    def forward(self, x: Regular) -> NewRegular:
+        require_regular(x, self.group, self.in_channels)
+        return self._convolve(regular_to_maps(x), self.filters.group_conv(self.weight))
 
 
-class DepthwiseConv(nn.Module):
-    """From maps to maps, each pose and channel by itself: cheap, and leaves poses to other layers.
+class GroupDepthwiseConv2d(FilterConv2d):
+    """Convolution of each group element and channel by itself; mixing is left to other layers.
 
     y(g, o, p) = b[o] + Σ_δ K[o](g⁻¹δ) f(g, o, p + δ)
-    """
 
-    def __init__(self, group: Group, width: int, kernel: int, *, filters: str = "auto") -> None:
-        super().__init__()
-        require_positive(width=width)
-        self.stages = (_stage(kernel, 1, None),)
-        self.filters = filters_for(filters, group, kernel)
-        self.weight = nn.Parameter(torch.empty(width, 1, self.filters.free))
-        self.bias = nn.Parameter(torch.zeros(width))
-        start_weight(self.weight)
+    Args:
+        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
+        channels: channels of each group element.
+        kernel_size: side of the square filters, in pixels.
+        filters: "pixel", "continuous" or "auto", as for `LiftingConv2d`.
 
-    def forward(self, maps: Maps) -> NewMaps:
-        _require_maps(maps, self.filters.order, len(self.weight))
-        filters = self.filters.lifting(self.weight)
-        return _convolve(maps, filters, self.bias, self.stages[0], groups=maps.shape[1])
+    Shape:
+        - Input and output: (batch, channels, |G|, row, col), regular features.
 
-
-def _stage(kernel: int, stride: int, padding: int | None) -> Stage:
-    """By default padding keeps the size, or with an even kernel halves it exactly at stride 2."""
-    require_positive(kernel=kernel, stride=stride)
-    padding = (kernel - 1) // 2 if padding is None else padding
-    require(padding >= 0, f"padding = {padding} must be 0 or more pixels.")
-    return Stage(kernel, stride, padding)
-
-
-def _require_maps(maps: Maps, poses: int, width: int) -> None:
-    require(
-        maps.shape[1] == poses * width,
-        f"the layer takes {poses} poses of {width} channels, {poses * width} maps in all, "
-        f"got {maps.shape[1]}.",
-    )
-
-
-def _convolve(
-    maps: Maps, filters: Tensor, bias: Tensor | None, stage: Stage, groups: int = 1
-) -> NewMaps:
-    """One call for all poses; a bias of its own for each pose would break the law."""
-    if bias is not None:
-        bias = bias.repeat(len(filters) // len(bias))
-    return F.conv2d(maps, filters, bias, stage.stride, stage.padding, groups=groups)
-
-
-class MapNorm(nn.Module):
-    """Mean 0 and spread 1, channel by channel, then an affine map; all alike for every pose.
-
-    "layer": over the channels of each pose and pixel.  "batch": over pictures, poses and pixels,
-    with one running mean and variance for each channel.
-    """
-
-    def __init__(self, group: Group, width: int, kind: str = "layer") -> None:
-        super().__init__()
-        require_known(kind, NORMS, "norm")
-        self.poses, self.width = PlanarGroup.named(group).order, width
-        self.by_batch = kind == "batch"
-        self.norm = nn.BatchNorm2d(width) if self.by_batch else nn.LayerNorm(width)
-
-    def forward(self, maps: Maps) -> Maps:
-        _require_maps(maps, self.poses, self.width)
-        if not self.by_batch:
-            tokens = self.norm(maps_to_tokens(maps, self.poses))
-            return tokens_to_maps(tokens, *maps.shape[2:])
-        if maps.is_contiguous():  # poses count as pictures: a view, as torch's kernel wants it
-            normed = self.norm(maps.unflatten(1, (self.poses, -1)).flatten(0, 1))
-            return normed.unflatten(0, (-1, self.poses)).flatten(1, 2)
-        wide = maps.permute(0, 2, 3, 1).unflatten(-1, (self.poses, -1)).flatten(2, 3)
-        normed = self.norm(wide.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # poses count as columns
-        return normed.unflatten(2, (-1, self.poses)).flatten(3).permute(0, 3, 1, 2)
-
-
-class GroupPool(nn.Module):
-    """The maximum or average of small windows with stride 2, which halves the sides.
-
-    Windows are `kernel` = 2 or 3 pixels long, by default (0) 2 on even sides and 3 on odd ones.  An
-    average of 3 has the weights ¼, ½, ¼: pixels that two windows share count no more than others.
-    """
-
-    def __init__(self, kind: str = "max", kernel: int = 0) -> None:
-        super().__init__()
-        require_known(kind, POOLS, "pool")
-        require(kernel in (0, 2, 3), f"kernel = {kernel} must be 2 or 3, or 0: by each side.")
-        self.by_maximum, self.kernel = kind == "max", kernel
-
-    def forward(self, maps: Maps) -> NewMaps:
-        rows, cols = maps.shape[2:]
-        kernel = [self.kernel or pool_kernel(side) for side in (rows, cols)]
-        fits = rows >= kernel[0] and cols >= kernel[1]
-        require(fits, f"maps of {rows} x {cols} pixels are too small for windows of {max(kernel)}.")
-        if self.by_maximum:
-            return F.max_pool2d(maps, kernel, stride=2)
-        pairs = F.avg_pool2d(maps, [side - 1 for side in kernel], stride=1)
-        return F.avg_pool2d(pairs, 2, stride=2)
-
-
-@dataclass(frozen=True)
-class StemPlan:
-    """What a stem is made of: one entry of `kernels`, `strides` and `pools` for each convolution.
-
-    `widths` are those between the convolutions; `pools` are 0 (none) or windows of 2 or 3 pixels.
-    """
-
-    widths: tuple[int, ...]
-    kernels: tuple[int, ...]
-    strides: tuple[int, ...]
-    pools: tuple[int, ...]
-    pool: str = "max"
-    norm: str = "batch"
-    activation: str = "relu"
-    dropout: float = 0.0
-    filters: str = "auto"
-
-    def __post_init__(self) -> None:
-        require_known(self.activation, ACTIVATIONS, "activation")
-        require(0 <= self.dropout < 1, f"dropout = {self.dropout} must be from 0 to below 1.")
-        counts = {len(self.widths) + 1, len(self.kernels), len(self.strides), len(self.pools)}
-        require(
-            len(counts) == 1,
-            f"kernels = {self.kernels}, strides = {self.strides} and pools = {self.pools} must be "
-            f"as many as convolutions, and widths = {self.widths} one less.",
-        )
-
-
-class ConvStem(nn.Module):
-    """From a picture to maps by small steps, each conv – norm – activation (– pool) – drop-out."""
-
-    def __init__(self, group: Group, in_chans: int, width: int, plan: StemPlan) -> None:
-        super().__init__()
-        parts, stages = list[nn.Module](), list[Stage]()
-        shapes = pairwise((in_chans, *plan.widths, width))
-        steps = zip(shapes, plan.kernels, plan.strides, plan.pools, strict=True)
-        for (old, new), kernel, stride, pool in steps:
-            layer = GroupConv if parts else LiftingConv
-            conv = layer(group, old, new, kernel, stride=stride, filters=plan.filters, bias=False)
-            parts += [conv, MapNorm(group, new, plan.norm), ACTIVATIONS[plan.activation]()]
-            stages += conv.stages
-            if pool:
-                parts.append(GroupPool(plan.pool, pool))
-                stages.append(Stage(pool, 2))
-            parts.append(nn.Dropout(plan.dropout))
-        self.layers, self.stages = nn.Sequential(*parts), tuple(stages)
-
-    def forward(self, pictures: Pictures) -> NewMaps:
-        return self.layers(pictures)
-
-
-class PatchLift(nn.Module):
-    """One token per patch, seen from every pose, with `overlap` pixels more on every side.
-
-    A continuous filter lives on a disc, which in a square misses the corners: where no overlap is
-    given, it gets the smallest one that lets it see the whole patch.
+    >>> GroupDepthwiseConv2d("C4", 16, kernel_size=5)(torch.randn(2, 16, 4, 9, 9)).shape
+    torch.Size([2, 16, 4, 9, 9])
     """
 
     def __init__(
-        self,
-        group: Group,
-        in_chans: int,
-        width: int,
-        patch: int,
-        overlap: int | None = None,
-        filters: str = "auto",
+        self, group: Group, channels: int, kernel_size: int, *, filters: str = "auto"
     ) -> None:
-        super().__init__()
-        if overlap is None:
-            overlap = covering_overlap(filters, group, patch)
-        kernel = patch + 2 * overlap
-        self.lift = LiftingConv(
-            group, in_chans, width, kernel, stride=patch, padding=overlap, filters=filters
+        require_positive(channels=channels)
+        stage = stage_of(kernel_size, 1, None)
+        super().__init__(group, (channels, channels), stage, filters, (channels, 1), True)
+
+    def forward(self, x: Regular) -> NewRegular:
+        require_regular(x, self.group, self.in_channels)
+        maps = regular_to_maps(x)
+        return self._convolve(maps, self.filters.lifting(self.weight), groups=maps.shape[1])
+
+
+def stage_of(kernel_size: int, stride: int, padding: int | None) -> Stage:
+    """Return how a convolution samples; `padding` None is (kernel_size − 1) // 2."""
+    require_positive(kernel_size=kernel_size, stride=stride)
+    padding = (kernel_size - 1) // 2 if padding is None else padding
+    require(padding >= 0, f"padding = {padding} must be 0 or more pixels.")
+    return Stage(kernel_size, stride, padding)
+
+
+def require_regular(x: Tensor, group: PlanarGroup, channels: int) -> None:
+    """Raise unless x is (batch, channels, |G|, row, col)."""
+    if x.ndim != 5 or x.shape[1:3] != (channels, group.order):  # not `require`: the message would
+        raise InputError(  # be traced
+            f"the layer takes features of {channels} channels and {group.order} group elements, "
+            f"(batch, {channels}, {group.order}, row, col); got shape {tuple(x.shape)}."
         )
-        self.stages = self.lift.stages
-
-    def forward(self, pictures: Pictures) -> NewMaps:
-        return self.lift(pictures)
 
 
-class Wrapped(nn.Module):
-    """A layer of odd windows that keeps the size, `kernel` wide, as if the maps were periodic.
+def require_image(x: Tensor, channels: int) -> None:
+    """Raise unless x is (batch, channels, row, col)."""
+    if x.ndim != 4 or x.shape[1] != channels:
+        raise InputError(
+            f"the layer takes images of {channels} channels, (batch, {channels}, row, col); "
+            f"got shape {tuple(x.shape)}."
+        )
 
-    The maps are continued by half a window on every side, and what the layer makes of the margin,
-    where it padded by itself, is cut off.
+
+class MaxOverGroup(nn.Module):
+    """Maximum over the group: y(o, p) = max_g f(g, o, p), an image that rotates with the input.
+
+    Args:
+        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
+
+    Shape:
+        - Input: (batch, channel, |G|, row, col), regular features.
+        - Output: (batch, channel, row, col), an image.
+
+    >>> MaxOverGroup("D4")(torch.randn(2, 16, 8, 7, 7)).shape
+    torch.Size([2, 16, 7, 7])
     """
 
-    def __init__(self, layer: nn.Module, kernel: int) -> None:
+    def __init__(self, group: Group) -> None:
         super().__init__()
-        require(
-            kernel % 2 == 1, f"kernel = {kernel} must be odd to keep the size; try {kernel + 1}."
-        )
-        self.layer, self.margin = layer, kernel // 2
+        self.group = PlanarGroup.named(group)
 
-    def forward(self, maps: Maps) -> Float[Tensor, "batch newchannel row col"]:
-        margin, (rows, cols) = self.margin, maps.shape[2:]
-        if margin > min(rows, cols):  # not by `require`: a message is not to be traced
+    def forward(
+        self, x: Float[Tensor, "batch channel group row col"]
+    ) -> Float[Tensor, "batch channel row col"]:
+        require_regular(x, self.group, x.shape[1])
+        # not amax: its gradient compares with the maximum, which a compiled graph may recompute in
+        # another precision, and 0 / 0 is not a number
+        return x.max(dim=2).values
+
+    def extra_repr(self) -> str:
+        return str(self.group)
+
+
+def channels_of_element(group: Group, width: int) -> int:
+    """Return the channels of each group element, of `width` in all."""
+    order = PlanarGroup.named(group).order
+    require_divisible(width, order, "width", f"it is split over {order} group elements")
+    return width // order
+
+
+def oriented_conv(
+    group: Group,
+    in_width: int,
+    width: int,
+    stage: Stage,
+    oriented: tuple[bool, bool],
+    *,
+    bias: bool = True,
+) -> nn.Module:
+    """Make a convolution whose input, output or both are regular features, the other an image.
+
+    Widths count the channels of all group elements together. The layer has |G| times fewer
+    parameters than a plain convolution if the output is regular, else as many.
+    """
+    old, new = oriented
+    require(old or new, "neither the input nor the output is regular; use a RotoConv2d.")
+    layer = GroupConv2d if old else LiftingConv2d
+    conv = layer(
+        group,
+        channels_of_element(group, in_width) if old else in_width,
+        channels_of_element(group, width) if new else width,
+        *stage,
+        bias=bias,
+    )
+    return conv if new else nn.Sequential(conv, MaxOverGroup(group))
+
+
+class CircularConv2d(nn.Module):
+    """A convolution with circular padding: a circular shift of the input shifts the output.
+
+    The input is continued periodically by half a window on every side; the margin of the output,
+    where `layer` padded with zeros, is cropped. The layer takes images or regular features.
+
+    Args:
+        layer: a convolution with odd windows that keeps the size.
+        kernel_size: side of its windows.
+
+    Shape:
+        - Input and output: those of `layer`.
+
+    >>> conv = CircularConv2d(GroupConv2d("C4", 2, 3, kernel_size=5), kernel_size=5)
+    >>> conv(torch.randn(1, 2, 4, 8, 8)).shape
+    torch.Size([1, 3, 4, 8, 8])
+    """
+
+    def __init__(self, layer: nn.Module, kernel_size: int) -> None:
+        super().__init__()
+        odd = kernel_size % 2 == 1
+        require(odd, f"kernel_size = {kernel_size} must be odd to keep the size; "
+                f"try {kernel_size + 1}.")  # fmt: skip
+        self.layer, self.margin = layer, kernel_size // 2
+
+    def forward(self, x: Float[Tensor, "batch *axes row col"]) -> Tensor:
+        margin, (rows, cols) = self.margin, x.shape[-2:]
+        if margin > min(rows, cols):  # not `require`: the message would be traced
             raise InputError(
-                f"windows of {2 * margin + 1} pixels go round maps of {rows} x {cols} more than "
-                f"once; use at most {2 * min(rows, cols) + 1}."
+                f"windows of {2 * margin + 1} pixels go round features of {rows} x {cols} pixels "
+                f"more than once; use at most {2 * min(rows, cols) + 1}."
             )
-        wide = F.pad(maps, (margin,) * 4, mode="circular")
+        wide = on_maps(lambda maps: F.pad(maps, (margin,) * 4, mode="circular"), x)
         return self.layer(wide)[..., margin : margin + rows, margin : margin + cols]

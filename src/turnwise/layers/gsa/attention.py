@@ -1,13 +1,9 @@
-"""Where a source stands, as a vector that a query can meet: one encoder for rows, one for columns.
-
-Both see the offset as the observer sees it (h⁻¹δ, in steps), so any function of it is equivariant.
-
-Self-attention from pictures to fields on the group, and from fields to fields.
+"""Self-attention from images to the group, and on the group, with relative positional encodings.
 
 Paper:    Romero & Cordonnier 2021, "Group Equivariant Stand-Alone Self-Attention for Vision"
           (GSA-Nets); Xu et al. 2023, "E(2)-Equivariant Vision Transformer" (GE-ViT).
-Symbols:  |G| poses, `heads` heads of `dim` channels; place and pose share a query's channels.
-Departs:  see `layers.conventions`, choice by choice.
+Symbols:  `heads` heads of `dim` channels; position and orientation share a query's channels.
+Departs:  see `layers.gsa.published`, choice by choice.
 """
 
 import math
@@ -22,78 +18,27 @@ from torch import Tensor, nn
 
 from turnwise.attention.group import BACKENDS, QUERIES, Encodings, attend_from_frames
 from turnwise.errors import require, require_known, require_positive
+from turnwise.geometry.layouts import field_to_regular, regular_to_field
 from turnwise.geometry.neighbourhoods import Neighbourhood, Sources, find_sources, rotated_offsets
 from turnwise.groups import PlanarGroup, require_grid_group
+from turnwise.layers.conv.conv import require_image, require_regular
+from turnwise.layers.declarations import AttentionTaps
+from turnwise.layers.gsa.encodings import ENCODINGS, position_encoding
 from turnwise.layers.gsa.published import EXACT, Convention
 
-ENCODINGS = ("mlp", "table")
-HIDDEN = 16
+MAX_MAPS = 6  # channels in `position_maps`
+MAP_SIDE = 8  # of the image in `position_maps`, if neither window nor image size is known
 
-
-class AxisMLP(nn.Module):
-    """A small perceptron of one real coordinate, so turns finer than 90° need no interpolation.
-
-    Paper:    Romero & Cordonnier 2021 (GSA-Nets), appendix on positional encodings.
-    Departs:  biases start at random and the norm has an ordinary epsilon.  With zero bias the norm
-              cancels the magnitude, and the encoding tells left from right but not near from far.
-    """
-
-    def __init__(self, width: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.spread = nn.Linear(1, HIDDEN)
-        self.norm = nn.LayerNorm(HIDDEN, eps=eps)
-        self.mix = nn.Linear(HIDDEN, width)
-
-    def forward(self, place: Float[Tensor, " *many"]) -> Float[Tensor, "*many width"]:
-        hidden = self.norm(self.spread(place[..., None].to(self.spread.weight)))
-        return self.mix(nn.functional.silu(hidden))
-
-
-class AxisTable(nn.Module):
-    """One learned vector per whole step, up to `reach` steps; farther ones count as the farthest.
-
-    Paper:    Ramachandran et al. 2019, "Stand-Alone Self-Attention in Vision Models".
-    """
-
-    def __init__(self, width: int, reach: int) -> None:
-        super().__init__()
-        self.reach = reach
-        self.vector = nn.Embedding(2 * reach + 1, width)
-
-    def forward(self, place: Float[Tensor, " *many"]) -> Float[Tensor, "*many width"]:
-        steps = place.round().long().clamp(-self.reach, self.reach)
-        return self.vector(steps + self.reach)
-
-
-class PositionEncoding(nn.Module):
-    """[rows | columns]: the encodings of the two coordinates, side by side."""
-
-    def __init__(self, row: nn.Module, col: nn.Module) -> None:
-        super().__init__()
-        self.row, self.col = row, col
-
-    def forward(self, place: Float[Tensor, "*many 2"]) -> Float[Tensor, "*many width"]:
-        row, col = place.unbind(-1)
-        return torch.cat([self.row(row), self.col(col)], dim=-1)
-
-
-def position_encoding(
-    kind: str, row_width: int, col_width: int, *, eps: float, reach: int
-) -> PositionEncoding:
-    """An encoding by name: "mlp", or "table" (for whole steps, up to `reach`)."""
-    require_known(kind, ENCODINGS, "encoding")
-    if kind == "mlp":
-        return PositionEncoding(AxisMLP(row_width, eps), AxisMLP(col_width, eps))
-    return PositionEncoding(AxisTable(row_width, reach), AxisTable(col_width, reach))
-
-
+Image = Float[Tensor, "batch in_channels row col"]
 Field = Float[Tensor, "batch group row col channel"]
 NewField = Float[Tensor, "batch newgroup newrow newcol newchannel"]
+Regular = Float[Tensor, "batch in_channels group row col"]
+NewRegular = Float[Tensor, "batch out_channels group new_row new_col"]
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """What the attention layers of one network have in common."""
+    """The options that all attention layers of a network share."""
 
     group: PlanarGroup
     neighbourhood: Neighbourhood
@@ -102,11 +47,21 @@ class AttentionPlan:
     queries: str = "all"
     dropout: float = 0.0
     convention: Convention = EXACT
-    size: int = 0  # the longest side of a picture; needed for tables over the whole picture
+    size: int = 0  # the longest side of an image; needed for tables over the whole image
     backend: str = "auto"
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options as the layers take them, beside the group and the channels."""
+        around = self.neighbourhood
+        return {
+            "window": around.window, "shape": around.shape, "num_heads": self.heads,
+            "encoding": self.encoding, "queries": self.queries, "dropout": self.dropout,
+            "convention": self.convention, "image_size": self.size, "backend": self.backend,
+        }  # fmt: skip
+
     def __post_init__(self) -> None:
-        require_positive(heads=self.heads)
+        require_positive(num_heads=self.heads)
         require_known(self.queries, QUERIES, "queries")
         require_known(self.backend, BACKENDS, "backend")
         require_known(self.encoding, ENCODINGS, "encoding")
@@ -115,53 +70,155 @@ class AttentionPlan:
             require_grid_group(self.group)  # a table has no entry between two steps
             require(
                 self.neighbourhood.window > 0 or self.size > 0,
-                "a table over the whole picture needs the size of the picture.",
+                "a table over the whole image needs image_size, the side of the image.",
             )
 
 
-class LiftingSelfAttention(nn.Module):
-    """From a picture to a field on the group: every pose looks at the same pixels, turned.
+class _RelativeAttention(nn.Module):
+    """What both layers share: the constructor, the projections and the maps of positions."""
 
-    out^h = softmax(q·k + q·P(h⁻¹δ)) v;  with the group C1 this is plain relative self-attention.
+    feature_layout = "regular"
+
+    def __init__(  # noqa: PLR0913 - all but three have a default
+        self,
+        group: PlanarGroup | str,
+        in_channels: int,
+        out_channels: int,
+        window: int = 5,
+        *,
+        num_heads: int = 4,
+        head_dim: int = 8,
+        queries: str = "own",
+        shape: str = "square",
+        encoding: str = "mlp",
+        dropout: float = 0.0,
+        image_size: int = 0,
+        convention: Convention = EXACT,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        plan = AttentionPlan(
+            PlanarGroup.named(group), Neighbourhood(window, shape), num_heads, encoding, queries,
+            dropout, convention, image_size, backend,
+        )  # fmt: skip
+        self.group, self.in_channels, self.out_channels = plan.group, in_channels, out_channels
+        self.project = Projections(plan, in_channels, out_channels, head_dim)
+        self._make_positions(head_dim)
+
+    def _make_positions(self, head_dim: int) -> None:
+        """Make the positional encodings, which share the `head_dim` channels of a query."""
+        raise NotImplementedError
+
+    def attention_taps(self) -> AttentionTaps:
+        return self.project.attention_taps()
+
+    def position_maps(self) -> dict[str, Float[Tensor, "group row col"]]:
+        return self.project.position_maps(self.place)  # type: ignore[arg-type]
+
+    def extra_repr(self) -> str:
+        plan = self.project.plan
+        dim = self.project.to_query.out_features // plan.heads
+        return (
+            f"{self.group}, {self.in_channels}, {self.out_channels}, "
+            f"window={plan.neighbourhood.window or 'all'}, num_heads={plan.heads}, head_dim={dim}"
+        )
+
+
+class LiftingSelfAttention(_RelativeAttention):
+    """Self-attention from an image to the group: out^h = softmax(q·k + q·P(h⁻¹δ)) v.
+
+    With the group C1 this is plain local self-attention with relative positions.
+
+    Args:
+        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
+        in_channels: channels of the image.
+        out_channels: channels of each group element of the output.
+        window: side of the neighbourhood in pixels, odd; 0 is the whole image.
+        num_heads: attention heads.
+        head_dim: channels of a head's queries, keys and values, at least 2.
+        shape: shape of the neighbourhood, "square" or "disc".
+        encoding: positional encoding, "mlp" or "table" (groups of the grid only).
+        dropout: dropout rate of the attention weights.
+        image_size: side of the image; needed for encoding="table" with window=0.
+        convention: `EXACT`, or the choices of a published program (`layers.gsa.published`).
+        backend: implementation of attention, "auto", "plain", "streaming" or "triton".
+        queries: has no effect here, as pixels have one query.
+
+    Shape:
+        - Input: (batch, in_channels, row, col), an image.
+        - Output: (batch, out_channels, |G|, row, col), regular features; with `crop` pixels cut at
+          every side, fewer rows and columns.
+
+    >>> LiftingSelfAttention("D4", 3, 16)(torch.randn(2, 3, 9, 9)).shape
+    torch.Size([2, 16, 8, 9, 9])
     """
 
-    def __init__(self, plan: AttentionPlan, in_width: int, width: int, dim: int) -> None:
-        super().__init__()
-        require(dim >= 2, f"dim = {dim} must be at least 2: one channel for rows, one for columns.")
-        self.project = Projections(plan, in_width, width, dim)
-        self.place = _place_encoding(plan, dim // 2, dim - dim // 2)
-        self.table = torch.zeros(plan.group.order, 1, 1, dtype=torch.long, device="cpu")
+    def _make_positions(self, head_dim: int) -> None:
+        enough = head_dim >= 2
+        require(enough, f"head_dim = {head_dim} must be at least 2: rows and columns share it.")
+        half = head_dim // 2
+        self.place = self.project.position_encoding(half, head_dim - half)
+        self.table = torch.zeros(self.group.order, 1, 1, dtype=torch.long, device="cpu")
 
-    def forward(self, picture: Float[Tensor, "batch row col channel"], crop: int = 0) -> NewField:
-        nothing = picture.new_zeros(1, 0)  # pixels have no pose
-        return self.project(picture[:, None], self.place, nothing, self.table, crop)
+    def forward(self, image: Image, crop: int = 0) -> NewRegular:
+        require_image(image, self.in_channels)
+        pixels = image.permute(0, 2, 3, 1)[:, None]  # a field with one group element
+        no_orientation = image.new_zeros(1, 0)
+        field = self.project(pixels, self.place, no_orientation, self.table, crop)
+        return field_to_regular(field)
 
 
-class GroupSelfAttention(nn.Module):
-    """From fields to fields on the group: every pose looks at all poses, from its own frame."""
+class GroupSelfAttention(_RelativeAttention):
+    """Self-attention on the group, with relative positions and orientations.
 
-    def __init__(self, plan: AttentionPlan, in_width: int, width: int, dim: int) -> None:
-        super().__init__()
-        require(dim >= 3, f"dim = {dim} must be at least 3: rows, columns and poses share it.")
-        self.project = Projections(plan, in_width, width, dim)
-        self.place = _place_encoding(plan, dim // 3, dim // 3)
-        self.pose = nn.Parameter(torch.randn(plan.group.order, dim - 2 * (dim // 3)))
-        with torch.device("cpu"):  # whose weights may be made without memory
-            self.table = plan.convention.table(plan.group).contiguous()
+    out^h = softmax over (δ, m) of (q^h·k^m + q^h·P(h⁻¹δ) + q^h·E[h⁻¹m]) v^m
 
-    def forward(self, field: Field, crop: int = 0) -> NewField:
-        poses = self.project.plan.group.order
-        require(field.shape[1] == poses, f"the layer takes {poses} poses, got {field.shape[1]}.")
-        return self.project(field, self.place, self.pose, self.table, crop)
+    Args:
+        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
+        in_channels: channels of each group element of the input.
+        out_channels: channels of each group element of the output.
+        window: side of the neighbourhood in pixels, odd; 0 is the whole image.
+        num_heads: attention heads.
+        head_dim: channels of a head's queries, keys and values, at least 3.
+        queries: "own", at a cost of |G|², or "all", the published form: every output averages the
+            attention of the queries of all group elements, at a cost of |G|³.
+        shape, encoding, dropout, image_size, convention, backend: as for `LiftingSelfAttention`.
+
+    Shape:
+        - Input: (batch, in_channels, |G|, row, col), regular features.
+        - Output: (batch, out_channels, |G|, row, col), regular features; with `crop` pixels cut at
+          every side, fewer rows and columns.
+
+    >>> GroupSelfAttention("C4", 16, 16, window=3)(torch.randn(2, 16, 4, 9, 9)).shape
+    torch.Size([2, 16, 4, 9, 9])
+    """
+
+    no_weight_decay = ("pose",)
+
+    def _make_positions(self, head_dim: int) -> None:
+        third, what = head_dim // 3, "rows, columns and orientations"
+        require(third >= 1, f"head_dim = {head_dim} must be at least 3: {what} share it.")
+        self.place = self.project.position_encoding(third, third)
+        self.pose = nn.Parameter(torch.randn(self.group.order, head_dim - 2 * third))
+        with torch.device("cpu"):  # a table of integers, whatever device is in use
+            self.table = self.project.plan.convention.table(self.group).contiguous()
+
+    def forward(self, x: Regular, crop: int = 0) -> NewRegular:
+        require_regular(x, self.group, self.in_channels)
+        field = self.project(regular_to_field(x), self.place, self.pose, self.table, crop)
+        return field_to_regular(field)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, queries={self.project.plan.queries}"
 
 
 class Projections(nn.Module):
-    """The four linear maps, alike for every pose and pixel, and the attention between them."""
+    """Query, key, value and output maps, shared by all poses, and the attention between them."""
 
     def __init__(self, plan: AttentionPlan, in_width: int, width: int, dim: int) -> None:
         super().__init__()
-        require_positive(in_width=in_width, width=width)
-        self.plan, self.observe = plan, _observer(plan)
+        require_positive(in_channels=in_width, out_channels=width)
+        self.plan, self.find = plan, _surroundings_finder(plan)
         self.scale = 1 / math.sqrt(in_width if plan.convention.scale_by_input else dim)
         self.to_query = nn.Linear(in_width, plan.heads * dim)
         self.to_key = nn.Linear(in_width, plan.heads * dim)
@@ -171,9 +228,9 @@ class Projections(nn.Module):
     def forward(
         self, field: Field, place: nn.Module, pose: Tensor, table: Tensor, crop: int
     ) -> NewField:
-        rows, cols = _fixed(field.shape[2]), _fixed(field.shape[3])
+        rows, cols = _constant(field.shape[2]), _constant(field.shape[3])
         inner = field[:, :, crop : rows - crop, crop : cols - crop]
-        coordinates, sources = self.observe(rows, cols, crop, field.device)
+        coordinates, sources = self.find(rows, cols, crop, field.device)
         mixed = attend_from_frames(
             self._split(self.to_query(inner) * self.scale),
             self._split(self.to_key(field)),
@@ -188,46 +245,61 @@ class Projections(nn.Module):
             mixed = mixed * field.shape[1]
         return self.to_output(mixed.flatten(-2).unflatten(2, inner.shape[2:4]))
 
+    def attention_taps(self) -> AttentionTaps:
+        return AttentionTaps(self.to_value, 0, self.to_output, self.plan.heads, "field")
+
+    @torch.no_grad()
+    def position_maps(self, encode: nn.Module) -> dict[str, Float[Tensor, "group row col"]]:
+        """Return some channels of P(h⁻¹δ) as images over the offset δ."""
+        side = self.plan.neighbourhood.window or self.plan.size or MAP_SIDE
+        coordinates, sources = self.find(side, side, 0, self.to_query.weight.device)
+        encoded, steps = encode(coordinates).cpu(), sources.steps.cpu().long()
+        reach = int(steps.abs().max())
+        maps = encoded.new_zeros(encoded.shape[-1], len(encoded), 2 * reach + 1, 2 * reach + 1)
+        maps[:, :, steps[:, 0] + reach, steps[:, 1] + reach] = encoded.permute(2, 0, 1)
+        chosen = torch.linspace(0, len(maps) - 1, min(MAX_MAPS, len(maps))).round().long().tolist()
+        return {f"channel {c}": maps[c] for c in chosen}
+
+    def position_encoding(self, row_width: int, col_width: int) -> nn.Module:
+        """Make the encoding of the offsets that the plan describes."""
+        plan = self.plan
+        reach, eps = plan.neighbourhood.reach(plan.size, plan.size), plan.convention.encoder_eps
+        return position_encoding(plan.encoding, row_width, col_width, eps=eps, reach=reach)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Without the function that is made of the plan, which cannot be pickled."""
-        return {name: part for name, part in self.__dict__.items() if name != "observe"}
+        """Return the state without the function made from the plan, which cannot be pickled."""
+        return {name: part for name, part in self.__dict__.items() if name != "find"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.observe = _observer(self.plan)
+        self.find = _surroundings_finder(self.plan)
 
     def _split(self, x: Field) -> Float[Tensor, "batch group pixel head dim"]:
-        """One list of pixels, and the channels by head."""
+        """Flatten the pixels and split the channels by head."""
         return x.flatten(2, 3).unflatten(-1, (self.plan.heads, -1))
 
 
-def _place_encoding(plan: AttentionPlan, row_width: int, col_width: int) -> nn.Module:
-    reach = plan.neighbourhood.reach(plan.size, plan.size)
-    eps = plan.convention.encoder_eps
-    return position_encoding(plan.encoding, row_width, col_width, eps=eps, reach=reach)
-
-
-def _fixed(size: int) -> int:
-    """The same number, which a traced graph may not leave open; it is made anew for others."""
+def _constant(size: int) -> int:
+    """Return the same number as a constant of a traced graph, which is recompiled for others."""
     return len(range(size))
 
 
-def _observer(plan: AttentionPlan) -> Callable[..., tuple[Tensor, Sources]]:
-    """A function that tells what every token of a picture sees around it."""
+def _surroundings_finder(plan: AttentionPlan) -> Callable[..., tuple[Tensor, Sources]]:
+    """Return a function that finds the coordinates and the sources of every token."""
 
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-    def observe(rows: int, cols: int, crop: int, device: torch.device) -> tuple[Tensor, Sources]:
-        """Found once for each size of picture and device; a compiled graph holds it as a constant.
+    def find(rows: int, cols: int, crop: int, device: torch.device) -> tuple[Tensor, Sources]:
+        """Find them once for each image size and device; a compiled graph holds constants.
 
-        Not kept from an export, whose tensors hold no numbers, nor made in inference mode, whose
-        tensors are of no use in training.
+        The cache is not used in an export, whose tensors hold no values, and not filled in
+        inference mode, whose tensors cannot be used in training.
         """
         if torch.compiler.is_compiling():
             return _find_surroundings(plan, rows, cols, crop, device)
         with torch.inference_mode(False):
-            return _kept_surroundings(plan, rows, cols, crop, device)
+            return _cached_surroundings(plan, rows, cols, crop, device)
 
-    return observe
+    return find
 
 
 def _find_surroundings(
@@ -243,4 +315,4 @@ def _find_surroundings(
     return coordinates.to(device), sources.to(device)
 
 
-_kept_surroundings = cache(_find_surroundings)
+_cached_surroundings = cache(_find_surroundings)

@@ -1,4 +1,4 @@
-"""What stands around attention in a network on the group: norms, blocks, crops, pools."""
+"""Norms, blocks, crops and pools of group self-attention networks, on fields."""
 
 import torch
 import torch.nn.functional as F
@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.errors import require
+from turnwise.geometry.layouts import field_to_regular, regular_to_field
 from turnwise.layers.gsa.attention import AttentionPlan, GroupSelfAttention
 from turnwise.layers.gsa.published import Convention
 
@@ -14,31 +15,33 @@ NewField = Float[Tensor, "batch group newrow newcol newchannel"]
 
 
 class FieldNorm(nn.Module):
-    """Mean 0 and spread 1, over the channels of each pose and pixel, then an affine map.
+    """Layer norm over the channels of each group element and pixel.
 
-    Departs:  in the published programs over the whole sample, which ties every token to all others.
+    Departs:  the published programs normalise over the whole sample, which couples all tokens.
     """
 
     def __init__(self, width: int, convention: Convention) -> None:
         super().__init__()
-        self.over_picture, self.eps = convention.norm_over_picture, convention.norm_eps
+        self.over_image, self.eps = convention.norm_over_image, convention.norm_eps
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, field: Field) -> Field:
-        if not self.over_picture:
+        if not self.over_image:
             return F.layer_norm(field, field.shape[-1:], self.weight, self.bias, self.eps)
         return F.layer_norm(field, field.shape[1:], eps=self.eps) * self.weight + self.bias
 
 
-class GroupBlock(nn.Module):
-    """Attention and a narrow perceptron, each normed before and after.
+class GSABlock(nn.Module):
+    """Attention and a narrow MLP, each with a norm before and after it.
 
     y = crop(x) + drop(act(norm(attention(act(norm(x))))))
     x ← y + norm(W₂ act(norm(W₁ y)))
 
     Paper:    Romero & Cordonnier 2021 (GSA-Nets), as in its program.
-    Symbols:  act is SiLU ("Swish"); W₁ halves the width; `crop` pixels are cut on every side.
+    Symbols:  act is SiLU ("Swish"); W₁ halves the width; `crop` pixels are cut at every side.
     """
+
+    feature_layout = "field"
 
     def __init__(
         self, plan: AttentionPlan, in_width: int, width: int, crop: int, dropout: float
@@ -47,7 +50,9 @@ class GroupBlock(nn.Module):
         convention, half = plan.convention, width // 2
         self.crop, self.crop_before = crop, convention.crop_before
         self.norm_in = FieldNorm(in_width, convention)
-        self.attention = GroupSelfAttention(plan, in_width, width, half)
+        self.attention = GroupSelfAttention(
+            plan.group, in_width, width, head_dim=half, **plan.options
+        )
         self.norm_out = FieldNorm(width, convention)
         self.dropout = nn.Dropout(dropout)
         self.shortcut = nn.Identity() if in_width == width else nn.Linear(in_width, width)
@@ -61,29 +66,32 @@ class GroupBlock(nn.Module):
 
     def forward(self, field: Field) -> NewField:
         before, after = (self.crop, 0) if self.crop_before else (0, self.crop)
-        mixed = self.attention(F.silu(self.norm_in(field)), crop=before)
+        regular = field_to_regular(F.silu(self.norm_in(field)))
+        mixed = regular_to_field(self.attention(regular, crop=before))
         mixed = self.dropout(F.silu(self.norm_out(mixed)))
         field = crop_field(mixed, after) + self.shortcut(crop_field(field, self.crop))
         return field + self.mlp(field)
 
 
 def crop_field(field: Field, pixels: int) -> NewField:
-    """Without the outermost `pixels` on every side."""
+    """Return the field without the outermost `pixels` on every side."""
     rows, cols = field.shape[2:4]
     return field[:, :, pixels : rows - pixels, pixels : cols - pixels]
 
 
 def pool_kernel(size: int) -> int:
-    """2 for even sizes, 3 for odd ones: with stride 2 both sample the side symmetrically."""
+    """Return 2 for even sizes, 3 for odd ones: with stride 2 both sample symmetrically."""
     return 2 + size % 2
 
 
 class FieldPool(nn.Module):
-    """The maximum over small windows with stride 2, which halves the sides (rounded down).
+    """Maximum over small windows with stride 2, which halves the sides (rounded down).
 
-    Departs:  the published 2×2 windows leave the last row and column of odd sizes unseen, so
-              nothing stays equivariant; here windows over an odd side are 3 long and overlap.
+    Departs:  the published 2×2 windows ignore the last row and column of odd sizes, which is not
+              equivariant; here windows over an odd side are 3 long and overlap.
     """
+
+    feature_layout = "field"
 
     def __init__(self, convention: Convention) -> None:
         super().__init__()
@@ -93,6 +101,6 @@ class FieldPool(nn.Module):
         rows, cols = field.shape[2:4]
         require(min(rows, cols) > 1, f"a field of {rows} x {cols} pixels is too small to pool.")
         kernel = (2, 2) if self.even_pools else (pool_kernel(rows), pool_kernel(cols))
-        flat = field.permute(0, 1, 4, 2, 3).flatten(0, 1)  # (batch·group, channel, row, col)
-        pooled = F.max_pool2d(flat, kernel, stride=2).unflatten(0, field.shape[:2])
+        images = field.permute(0, 1, 4, 2, 3).flatten(0, 1)  # (batch·group, channel, row, col)
+        pooled = F.max_pool2d(images, kernel, stride=2).unflatten(0, field.shape[:2])
         return pooled.permute(0, 1, 3, 4, 2)

@@ -1,62 +1,52 @@
-"""The block of a Performer: attention by features in the place of the softmax, and a perceptron.
+"""The block of a Performer: attention by features instead of the softmax, and an MLP.
 
-x <- x + drop(attention(norm(x), context))
-x <- x + mlp(norm(x))
+    x ← x + drop(attention(norm(x), context))
+    x ← x + mlp(norm(x))
 
-An attention is a part that takes tokens (batch, token, width), a context, which is what it is told
-about positions and may ignore, and whether the first token asks alone: of the last block nothing
-else is read.  A kernel is a part that makes positive features.
+An attention layer takes tokens (batch, token, width), a context (what it needs to know about
+positions, which it may ignore), and `first_only`: whether only the first token's output is needed,
+as in the last block.  A kernel is a module that computes positive features.
 
 Paper:    Choromanski et al. 2021, "Rethinking Attention with Performers"; Horn et al. 2021,
           "Translational Equivariance in Kernelizable Attention" (sizes, options).
 """
 
-from collections.abc import Callable
-
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from torch.utils.hooks import RemovableHandle
 
 from turnwise.attention.dense import attend
 from turnwise.attention.favor import (
+    attend_by_favor,
     attend_by_features,
     favor_features,
     feature_count,
     orthogonal_projection,
 )
-from turnwise.attention.favor_streaming import attend_by_favor
-from turnwise.attention.lean import is_transformed
 from turnwise.attention.linear import KERNELS
 from turnwise.errors import require, require_divisible, require_known
-from turnwise.layers.performer.dropout import Dropout
-from turnwise.layers.performer.mlp import MLP
-from turnwise.layers.performer.token_linear import TokenLinear
+from turnwise.kernels.device import is_eager_on_cpu, is_transformed
+from turnwise.kernels.hashed_dropout import keep_scale, random_keep_mask
 
 Tokens = Float[Tensor, "batch token width"]
-Answers = Float[Tensor, "batch asking width"]
+Outputs = Float[Tensor, "batch query width"]
 Heads = Float[Tensor, "batch head token dim"]
-Linear = Callable[[int, int], nn.Module]
 VARIANTS = ("exact", "tep-2021")
-
-
-def linear_of(variant: str) -> Linear:
-    """The linear maps of a variant: the published ones are torch's own."""
-    return nn.Linear if variant == "tep-2021" else TokenLinear
 
 
 class RandomProjection(nn.Module):
     """The random rows of FAVOR+, drawn again on request.
 
-    Draw number n is a function of (seed, n) alone, and both are kept with the weights: a run that
-    is resumed draws what it would have drawn.
+    Draw number n is a function of (seed, n) alone, and both are stored with the weights, so a
+    resumed run draws the same rows as an uninterrupted one.
     """
 
     rows: Tensor
     seed: Tensor
     draws: Tensor
-    never_averaged = ("rows",)  # rows of two draws on average are neither orthogonal nor as long
+    never_averaged = ("rows",)  # the mean of two draws is neither orthogonal nor of the same length
 
     def __init__(self, dim: int, *, fix_signs: bool = True, redrawn: bool = True) -> None:
         super().__init__()
@@ -68,7 +58,7 @@ class RandomProjection(nn.Module):
 
     @torch.no_grad()
     def draw(self) -> None:
-        """The next rows, in place; none where the layer was made without memory."""
+        """Draw the next rows in place; a layer on the meta device has none."""
         if self.seed.is_meta:
             return
         generator = torch.Generator().manual_seed(int(self.seed) + int(self.draws))
@@ -95,7 +85,7 @@ class FavorKernel(nn.Module):
 
 
 class FixedKernel(nn.Module):
-    """A feature map without randomness, channel by channel: see `attention.linear.KERNELS`."""
+    """A deterministic feature map, channel by channel: see `attention.linear.KERNELS`."""
 
     def __init__(self, name: str, dim: int) -> None:
         super().__init__()
@@ -111,19 +101,19 @@ class FixedKernel(nn.Module):
 def make_kernel(
     name: str, dim: int, variant: str = "exact", *, redrawn: bool = True
 ) -> FavorKernel | FixedKernel:
-    """ "favor", or one of `attention.linear.KERNELS`."""
+    """Make a kernel by name: "favor", or one of `attention.linear.KERNELS`."""
     require_known(name, ("favor", *KERNELS), "kernel")
     require_known(variant, VARIANTS, "variant")
     return FavorKernel(dim, variant, redrawn=redrawn) if name == "favor" else FixedKernel(name, dim)
 
 
 class Redraw(nn.Module):
-    """Counts training steps, and has every projection drawn again after `interval` of them.
+    """Counts training steps and redraws every projection after `interval` of them; 0 is never.
 
-    0 is never.  As published, a redraw comes one step late, so `interval` 1 is every other step.
-    It stands before the model and not in it (`before`): a compiled model stays one graph, and new
-    rows are written where a recorded graph reads the old ones.  So a backward pass must come before
-    the next call: a loss of two calls may have new rows in one of them.
+    In the published variant a redraw comes one step late: `interval` 1 is every other step.  The
+    redraw runs in a hook before the model (`before`), not inside it: a compiled model stays one
+    graph, and new rows are written where a recorded graph reads them.  So run the backward pass
+    before the next forward pass; a loss of two forward passes may mix two draws.
     """
 
     calls: Tensor
@@ -133,23 +123,23 @@ class Redraw(nn.Module):
         require(interval >= 0, f"redraw_interval = {interval} must be positive, or 0 for never.")
         self.interval = interval
         self.late = variant == "tep-2021"
-        self.known: int | None = 0  # `calls`, which would make the host wait for the device
+        self.known: int | None = 0  # a copy of `calls`, which would synchronise with the device
         self.register_buffer("calls", torch.tensor(0))
-        self.register_load_state_dict_post_hook(_forget)
+        self.register_load_state_dict_post_hook(_forget_known)
 
     def before(self, model: nn.Module) -> RemovableHandle | None:
-        """From now on redraw before each call in training, if the model has anything to draw."""
+        """Redraw before each training step of the model, if it has anything to draw."""
         drawn = any(isinstance(m, RandomProjection) and m.redrawn for m in model.modules())
         hook = _redraw_before if drawn and self.interval else None
         return model.register_forward_pre_hook(hook) if hook else None
 
-    def forward(self, trunk: nn.Module) -> None:
-        """One more step; at the end of the interval all of `trunk` is drawn again."""
+    def forward(self, model: nn.Module) -> None:
+        """Count one step; at the end of the interval redraw all projections of the model."""
         if not self.interval:
             return
         self.known = int(self.calls) if self.known is None else self.known
         if self.known >= self.interval:
-            for module in trunk.modules():
+            for module in model.modules():
                 if isinstance(module, RandomProjection) and module.redrawn:
                     module.draw()
             self.calls.zero_()
@@ -165,48 +155,23 @@ class Redraw(nn.Module):
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _redraw_before(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Goes by the flag, which trainers set without a word to the model.
-
-    torch.func and forward differentiation, which let nothing be counted, see the same rows always.
-    """
+    """Redraw in training mode; torch.func and forward-mode differentiation see fixed rows."""
     if model.training and not is_transformed():
         model.redraw(model)  # type: ignore[operator]
 
 
-def _forget(redraw: nn.Module, keys: object) -> None:
-    """The counter was loaded."""
+def _forget_known(redraw: nn.Module, keys: object) -> None:
+    """Read the counter again after it was loaded."""
     redraw.known = None  # type: ignore[assignment]
 
 
-def made_again(layer: nn.Module, mix: Callable[..., Heads], *inputs: Float[Tensor, "..."]) -> Heads:
-    """mix(*inputs); in training nothing of it is kept, and the backward pass makes it again.
-
-    For what is cheap to make and large to keep, such as features.  Nothing in it may be random:
-    redraws come between steps.
-    """
-    if not layer.training or not torch.is_grad_enabled() or is_transformed():  # which cannot
-        return mix(*inputs)
-    if torch.compiler.is_compiling():
-        return checkpoint(mix, *inputs, use_reentrant=False, preserve_rng_state=False)
-    before = [buffer._version for buffer in layer.buffers()]
-
-    def as_before(*inputs: Tensor) -> Heads:
-        if before != [buffer._version for buffer in layer.buffers()]:
-            raise RuntimeError(
-                "random features were drawn anew between a call and its backward pass; go back "
-                "before the model is called again, or set redraw_interval=0."
-            )
-        return mix(*inputs)
-
-    return checkpoint(as_before, *inputs, use_reentrant=False, preserve_rng_state=False)
+def query_tokens(tokens: Tokens, first_only: bool) -> Outputs:
+    """Return the tokens whose outputs are needed."""
+    return tokens[:, :1] if first_only else tokens
 
 
-def those_who_ask(tokens: Tokens, first_alone: bool) -> Answers:
-    return tokens[:, :1] if first_alone else tokens
-
-
-def kept_in_graph(x: Heads, *unused: Float[Tensor, "..."]) -> Heads:
-    """x, with a gradient of 0 for weights that it does not use: several processes wait for all."""
+def with_zero_gradient(x: Heads, *unused: Float[Tensor, "..."]) -> Heads:
+    """Return x with a zero gradient for unused parameters, which distributed training waits for."""
     return x + 0 * sum(weight.sum() for weight in unused)
 
 
@@ -219,7 +184,7 @@ def merge_heads(x: Heads) -> Tokens:
 
 
 class ContentAttention(nn.Module):
-    """Attention that looks at contents alone; kernel=None is the softmax itself."""
+    """Attention without positions; kernel=None is the softmax."""
 
     def __init__(
         self,
@@ -227,18 +192,17 @@ class ContentAttention(nn.Module):
         heads: int,
         kernel: FavorKernel | FixedKernel | None,
         backend: str = "auto",
-        linear: Linear = TokenLinear,
     ) -> None:
         super().__init__()
         require_divisible(width, heads, "width", f"it is split over {heads} heads")
         self.heads, self.kernel, self.backend = heads, kernel, backend
-        self.to_query, self.to_key = linear(width, width), linear(width, width)
-        self.to_value, self.to_output = linear(width, width), linear(width, width)
+        self.to_query, self.to_key = nn.Linear(width, width), nn.Linear(width, width)
+        self.to_value, self.to_output = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(
-        self, tokens: Tokens, context: Tensor | None = None, first_alone: bool = False
-    ) -> Answers:
-        query = split_heads(self.to_query(those_who_ask(tokens, first_alone)), self.heads)
+        self, tokens: Tokens, context: Tensor | None = None, first_only: bool = False
+    ) -> Outputs:
+        query = split_heads(self.to_query(query_tokens(tokens, first_only)), self.heads)
         key, value = (split_heads(to(tokens), self.heads) for to in (self.to_key, self.to_value))
         mixed = mix_by_kernel(self.kernel, query, key, value, self.backend)
         return self.to_output(merge_heads(mixed))
@@ -251,7 +215,7 @@ def mix_by_kernel(
     value: Float[Tensor, "batch head source dim_out"],
     backend: str,
 ) -> Float[Tensor, "batch head token dim_out"]:
-    """Attention by the kernel's features, or by the softmax where there is none."""
+    """Attend by the kernel's features, or by the softmax if there is no kernel."""
     if kernel is None:
         return attend(query, key, value, backend=backend)
     if isinstance(kernel, FavorKernel) and kernel.stabiliser == "sample" and backend == "auto":
@@ -260,8 +224,48 @@ def mix_by_kernel(
     return attend_by_features(*features, value, backend=backend)
 
 
+class HashedDropout(nn.Module):
+    """`nn.Dropout` with cheaper random numbers on a CPU: 16 bits of a hash for each entry.
+
+    torch draws a double for each entry, one after the other, which made a training step of the
+    Performers 1.19 to 1.24 times as long (benchmarks/performer_tricks).  The rate is rounded to
+    1/65536 and the scale follows the rounded rate, so the mean is exact.
+
+    Paper:    Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from
+              Overfitting".
+    """
+
+    def __init__(self, rate: float, name: str = "dropout") -> None:
+        super().__init__()
+        require(0 <= rate < 1, f"{name} = {rate} must be from 0 to below 1.")
+        self.rate = rate
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        if not self.training or self.rate == 0:
+            return x
+        if not is_eager_on_cpu(x):
+            return F.dropout(x, self.rate)
+        mask = random_keep_mask(x.shape, self.rate, x.dtype)
+        return x * mask.mul_(keep_scale(self.rate))
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"
+
+
+class MLP(nn.Module):
+    """Two linear layers with GELU and dropout between them: W₂ drop(gelu(W₁ x + b₁)) + b₂."""
+
+    def __init__(self, width: int, hidden: int, dropout: nn.Module) -> None:
+        super().__init__()
+        self.spread, self.gather = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.dropout = dropout
+
+    def forward(self, x: Float[Tensor, "*many width"]) -> Float[Tensor, "*many width"]:
+        return self.gather(self.dropout(F.gelu(self.spread(x))))
+
+
 class PerformerBlock(nn.Module):
-    """Attention and a two-layer perceptron, each normed before and added to what it changes."""
+    """Attention and an MLP, each with a norm before it and a residual connection."""
 
     def __init__(
         self,
@@ -275,17 +279,16 @@ class PerformerBlock(nn.Module):
         super().__init__()
         self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = attention
-        self.dropout: nn.Module = Dropout(attention_dropout, "attention_dropout")
-        drop: nn.Module = Dropout(ff_dropout, "ff_dropout")
-        if published := variant == "tep-2021":  # in torch's own layers
+        self.dropout: nn.Module = HashedDropout(attention_dropout, "attention_dropout")
+        drop: nn.Module = HashedDropout(ff_dropout, "ff_dropout")
+        if variant == "tep-2021":
             self.dropout, drop = nn.Dropout(attention_dropout), nn.Dropout(ff_dropout)
-        backend = "plain" if published else "auto"
-        self.mlp = MLP(width, 4 * width, drop, backend=backend)
+        self.mlp = MLP(width, 4 * width, drop)
 
     def forward(
-        self, tokens: Tokens, context: Tensor | None = None, first_alone: bool = False
-    ) -> Answers:
-        """The tokens, or the first alone, after they have heard from all."""
-        heard = self.attention(self.norm_attention(tokens), context, first_alone)
-        asking = those_who_ask(tokens, first_alone) + self.dropout(heard)
-        return asking + self.mlp(self.norm_mlp(asking))
+        self, tokens: Tokens, context: Tensor | None = None, first_only: bool = False
+    ) -> Outputs:
+        """Return the new tokens, or with `first_only` the first one alone."""
+        mixed = self.attention(self.norm_attention(tokens), context, first_only)
+        tokens = query_tokens(tokens, first_only) + self.dropout(mixed)
+        return tokens + self.mlp(self.norm_mlp(tokens))

@@ -1,11 +1,11 @@
-"""Attention by content in half the heads, and by place, clipped at a distance, in the other half.
+"""Attention by content in half of the heads, and by clipped relative position in the others.
 
 Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attention" (strategy 2).
 Symbols:  see `attention.clipped`; `reach` is their clipping distance.
 Departs:  variant="exact" has a vector for each near offset, not for each distance |rows| + |cols|,
-          so it sees directions; the picture wraps, so it has no border; and the class token is far
-          from everything.  As published ("tep-2021") it sits below the bottom left corner, and
-          the projection of the heads by place is never drawn again.
+          so it distinguishes directions; the image is periodic; and the class token is far from all
+          pixels.  As published ("tep-2021") the class token is below the bottom left corner, and
+          the projection of the positional heads is never redrawn.
 """
 
 import math
@@ -15,27 +15,25 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.attention.clipped import Steps, attend_by_place, near_steps
+from turnwise.attention.clipped import Steps, attend_by_position, near_steps
 from turnwise.errors import require, require_divisible, require_known, require_positive
 from turnwise.layers.performer.block import (
     VARIANTS,
-    Answers,
     Heads,
+    Outputs,
     Tokens,
-    kept_in_graph,
-    linear_of,
-    made_again,
     make_kernel,
     merge_heads,
     mix_by_kernel,
+    query_tokens,
     split_heads,
-    those_who_ask,
+    with_zero_gradient,
 )
 
-Asking = Float[Tensor, "batch head token feature"]
-# the start of the table: what a feature likes, what not, what is far, and how much these differ;
-# made into features these are about 9, 0.018 and 0.0025 by every kernel, and have a slope
-STARTS = {
+QueryFeatures = Float[Tensor, "batch head token feature"]
+# the initial table: entries for a feature's own step, for other steps and for far ones, and their
+# standard deviation; every kernel maps these to about 9, 0.018 and 0.0025, where it has a slope
+INITIAL = {
     "elu": (8.0, -4.0, -6.0, 0.5),
     "softplus": (8.0, -4.0, -6.0, 0.5),
     "relu": (9.0, 0.017, 0.0015, 0.002),
@@ -44,6 +42,8 @@ STARTS = {
 
 class ClippedAttention(nn.Module):
     """Tokens are the class token and side × side pixels, row by row; the context is not used."""
+
+    no_weight_decay = ("table",)
 
     def __init__(
         self,
@@ -58,105 +58,105 @@ class ClippedAttention(nn.Module):
         super().__init__()
         require_known(variant, VARIANTS, "variant")
         require_positive(heads=heads, clipping_distance=reach)
-        require_divisible(heads, 2, "heads", "half of them look at contents, half at places")
+        require_divisible(heads, 2, "heads", "half of them attend by content, half by position")
         require_divisible(width, heads, "width", f"it is split over {heads} heads")
         self.published = variant == "tep-2021"
         require(
             self.published or kernel != "exp",
-            "kernel = 'exp' knows a place by its largest channel alone, so that what is far could "
-            f"not be quiet; take one of {', '.join(STARTS)}.",
+            "kernel = 'exp' scales the vector of a position by its largest channel, so far ones "
+            f"could not be small; use one of {', '.join(INITIAL)}.",
         )
         most = (side + 1) // 2
         require(
             self.published or reach <= most,
-            f"clipping_distance = {reach} reaches round a picture of {side} pixels; "
+            f"clipping_distance = {reach} reaches round an image of {side} pixels; "
             f"try {most} or less.",
         )
         self.heads, self.side, self.reach, self.steps = heads, side, reach, near_steps(reach)
         dim = width // heads
-        linear = linear_of(variant)
-        self.to_query, self.to_key = linear(width, width), linear(width, width // 2)
-        self.to_value, self.to_output = linear(width, width), linear(width, width)
+        self.to_query, self.to_key = nn.Linear(width, width), nn.Linear(width, width // 2)
+        self.to_value, self.to_output = nn.Linear(width, width), nn.Linear(width, width)
         self.content_kernel = make_kernel(kernel, dim, variant)
         self.place_kernel = make_kernel(kernel, dim, variant, redrawn=not self.published)
         if self.published:
             self.table = nn.Parameter(torch.zeros(reach + 1, dim))
         else:
-            self.table = nn.Parameter(_start_table(self.steps, dim, kernel))
+            self.table = nn.Parameter(_initial_table(self.steps, dim, kernel))
 
     def forward(
-        self, tokens: Tokens, context: Tensor | None = None, first_alone: bool = False
-    ) -> Answers:
-        if first_alone and self.published:  # where it has a place like the others
+        self, tokens: Tokens, context: Tensor | None = None, first_only: bool = False
+    ) -> Outputs:
+        if first_only and self.published:  # there the class token has a position, too
             return self(tokens, context)[:, :1]
         half = self.heads // 2
-        query = split_heads(self.to_query(those_who_ask(tokens, first_alone)), self.heads)
+        query = split_heads(self.to_query(query_tokens(tokens, first_only)), self.heads)
         value = split_heads(self.to_value(tokens), self.heads)
         key = split_heads(self.to_key(tokens), half)
         by_content = mix_by_kernel(
             self.content_kernel, query[:, :half], key, value[:, :half], "auto"
         )
-        if first_alone:  # to which all are equally far
+        if first_only:  # all pixels are equally far from it
             mean = value[:, half:].mean(dim=2, keepdim=True)
-            by_place = kept_in_graph(mean, self.table)
+            by_position = with_zero_gradient(mean, self.table)
         else:
-            by_place = made_again(self, self._by_place, query[:, half:], value[:, half:])
-        return self.to_output(merge_heads(torch.cat([by_content, by_place], dim=1)))
+            by_position = self._by_position(query[:, half:], value[:, half:])
+        return self.to_output(merge_heads(torch.cat([by_content, by_position], dim=1)))
 
-    def _by_place(self, query: Heads, value: Heads) -> Heads:
-        asking = self.place_kernel(query, of_keys=False)
+    def _by_position(self, query: Heads, value: Heads) -> Heads:
+        query_features = self.place_kernel(query, of_keys=False)
         table = self.place_kernel(self.table, of_keys=True)
-        counted = F.pad(value.to(asking.dtype), (0, 1), value=1.0)  # the ones of the denominator
+        # a channel of ones gives the denominator
+        counted = F.pad(value.to(query_features.dtype), (0, 1), value=1.0)
         everything = counted.sum(dim=2)
-        mix = self._beside_the_corner if self.published else self._far_from_all
-        return mix(asking, table, counted, everything).to(value.dtype)
+        mix = self._class_token_below if self.published else self._class_token_far
+        return mix(query_features, table, counted, everything).to(value.dtype)
 
-    def _far_from_all(
-        self, asking: Asking, table: Tensor, counted: Tensor, everything: Tensor
+    def _class_token_far(
+        self, query: QueryFeatures, table: Tensor, counted: Tensor, everything: Tensor
     ) -> Heads:
-        """To the class token all are equally far: it hears their mean."""
+        """Treat all pixels as equally far from the class token: its output is their mean."""
         grid = (self.side, self.side)
-        mixed = attend_by_place(
-            asking[:, :, 1:].unflatten(2, grid), table[:-1], table[-1],
+        mixed = attend_by_position(
+            query[:, :, 1:].unflatten(2, grid), table[:-1], table[-1],
             counted[:, :, 1:].unflatten(2, grid), self.steps, everything=everything, wrap=True,
         )  # fmt: skip
         mean = everything[..., :-1] / everything[..., -1:]
         return torch.cat([mean[:, :, None], mixed.flatten(2, 3)], dim=2)
 
-    def _beside_the_corner(
-        self, asking: Asking, table: Tensor, counted: Tensor, everything: Tensor
+    def _class_token_below(
+        self, query: QueryFeatures, table: Tensor, counted: Tensor, everything: Tensor
     ) -> Heads:
-        """The class token as the first pixel of one more row; the rest of that row is nobody."""
+        """Put the class token at the start of one more row, whose other positions are empty."""
         grid = (self.side + 1, self.side)
         distance = [abs(row) + abs(col) for row, col in self.steps]
-        mixed = attend_by_place(
-            _class_last(asking, self.side - 1, 1.0).unflatten(2, grid), table[distance], table[-1],
-            _class_last(counted, self.side - 1, 0.0).unflatten(2, grid), self.steps,
-            everything=everything,
+        mixed = attend_by_position(
+            _class_token_last(query, self.side - 1, 1.0).unflatten(2, grid), table[distance],
+            table[-1], _class_token_last(counted, self.side - 1, 0.0).unflatten(2, grid),
+            self.steps, everything=everything,
         )  # fmt: skip
         flat = mixed.flatten(2, 3)[:, :, : self.side**2 + 1]
         return torch.cat([flat[:, :, -1:], flat[:, :, :-1]], dim=2)
 
 
-def _start_table(steps: Steps, dim: int, kernel: str) -> Float[Tensor, "place dim"]:
-    """Each feature likes one step, the shortest first, and none likes what is far.
+def _initial_table(steps: Steps, dim: int, kernel: str) -> Float[Tensor, "position dim"]:
+    """Return a table in which each feature prefers one step, the shortest first, and none is far.
 
-    So a query looks somewhere from the start; what is far is much, and would drown the rest.
-    Random features, which are exponential, are told apart by less.
+    So heads are local from the start; far positions are many and would dominate otherwise.  Random
+    features, which are exponential, need smaller differences.
     """
     if kernel == "favor":
         return 0.3 * torch.randn(len(steps) + 1, dim)
-    liked, disliked, far, spread = STARTS[kernel]
-    near = disliked + spread * torch.randn(len(steps), dim).clamp(-3, 3)
+    own, other, far, std = INITIAL[kernel]
+    near = other + std * torch.randn(len(steps), dim).clamp(-3, 3)
     table = torch.cat([near, torch.full((1, dim), far)])
     shortest = sorted(range(len(steps)), key=lambda n: math.hypot(*steps[n]))
-    own = [shortest[feature % len(steps)] for feature in range(dim)]
-    table[own, torch.arange(dim)] += liked - disliked
+    preferred = [shortest[feature % len(steps)] for feature in range(dim)]
+    table[preferred, torch.arange(dim)] += own - other
     return table
 
 
-def _class_last(
+def _class_token_last(
     x: Float[Tensor, "batch head token dim"], empty: int, fill: float
-) -> Float[Tensor, "batch head place dim"]:
-    """Pixels, class token, and places that nobody stands on: 0 to be heard, 1 to divide by."""
+) -> Float[Tensor, "batch head position dim"]:
+    """Return the pixels, the class token, and empty positions: 0 as values, 1 as queries."""
     return F.pad(torch.cat([x[:, :, 1:], x[:, :, :1]], dim=2), (0, 0, 0, empty), value=fill)

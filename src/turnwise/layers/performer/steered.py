@@ -1,9 +1,9 @@
-"""Attention of every pose of every token to every pose of every token, at a linear cost.
+"""Self-attention across tokens and group elements at a linear cost.
 
 y = W_o [ rms(Σ F_q·F_k v / Σ ν_q·ν_k) + local(v) ],     F(x, h) = R(x) P_h φ(W f(x, h))
 
-One state of keys and values serves all tokens and all poses (`attention.linear`); what it cannot
-be, sharp, is left to a small convolution of the values, each pose by its own turn of one filter.
+One key-value state serves all tokens and all group elements (`attention.linear`).  Linear attention
+is not sharp; a small depthwise group convolution of the values adds what is local.
 
 Paper:    none for the steering; Katharopoulos et al. 2020 (linear attention), Su et al. 2021
           (rotary positions), Han et al. 2023, "FLatten Transformer" (the convolution of values).
@@ -20,31 +20,33 @@ from torch import Tensor, nn
 
 from turnwise.attention.linear import KERNELS, attend_linearly
 from turnwise.attention.rotary import attend_on_group, cross_frame_phases
-from turnwise.errors import InputError, require_divisible, require_known, require_positive
+from turnwise.errors import require_divisible, require_known, require_positive
 from turnwise.geometry.grids import pixel_centres
+from turnwise.geometry.layouts import regular_to_tokens, tokens_to_regular
 from turnwise.groups import PlanarGroup
-from turnwise.layers.conv.conv import DepthwiseConv, Wrapped, maps_to_tokens, tokens_to_maps
+from turnwise.layers.conv.conv import CircularConv2d, GroupDepthwiseConv2d, require_regular
 from turnwise.layers.performer.positions import FREQUENCIES, reaches, set_frequency
 from turnwise.layers.tables import register_group, remakes_tables
 from turnwise.layers.transformer.linear import GroupLinear
 
-Tokens = Float[Tensor, "batch token group channel"]
+Regular = Float[Tensor, "batch channel group row col"]
 ATTENTIONS = ("linear", "softmax")
 
 
 @remakes_tables
 class SteeredAttention(nn.Module):
-    """Rotary attention across the poses, and a convolution of the values beside it.
+    """Rotary attention across all group elements, plus a convolution of the values.
 
     attention:   "linear", or "softmax" of the same queries and keys: sharper, and quadratic
     features:    channels of queries and keys in a head, a multiple of 2 |G|: each frequency comes
                  with its whole orbit
-    side:        of the picture in tokens; frequencies="torus" are whole numbers of periods in it,
-                 so that circular shifts are exact too (for C4 and D4, which turn whole numbers
-                 into whole numbers); "free" ones are learned
-    local:       pixels across of the convolution, 0 for none; with `wrap` it has no border
+    side:        of the image in tokens; frequencies="torus" have whole numbers of periods in it,
+                 so that circular shifts are exact too (for C4 and D4, which map whole numbers to
+                 whole numbers); "free" ones are learned
+    local:       side of the convolution's kernel, 0 for none; with `wrap` it pads circularly
     """
 
+    no_weight_decay = ("frequency",)
     matrices: Tensor
     relative: Tensor
     frequency: Tensor
@@ -52,7 +54,7 @@ class SteeredAttention(nn.Module):
     def __init__(  # noqa: PLR0913 - all but four are named and have a default
         self,
         group: PlanarGroup,
-        width: int,
+        channels: int,
         heads: int,
         side: int,
         *,
@@ -69,56 +71,53 @@ class SteeredAttention(nn.Module):
         require_known(attention, ATTENTIONS, "attention")
         require_known(kernel, KERNELS, "kernel")
         require_known(frequencies, FREQUENCIES, "frequencies")
-        require_divisible(width, heads, "width of a pose", f"it is split over {heads} heads")
+        require_divisible(channels, heads, "channels", f"it is split over {heads} heads")
         orbit = 2 * group.order
-        require_divisible(features, orbit, "features", f"pairs for {group.order} poses")
-        self.group, self.heads, self.side, self.features = group, heads, side, features
+        require_divisible(features, orbit, "features", f"pairs for {group.order} group elements")
+        self.group, self.channels, self.heads = group, channels, heads
+        self.side, self.features = side, features
         self.attention, self.kernel = attention, kernel
-        self.to_query_key_value = linear(group, width, 2 * heads * features + width)
-        self.to_output = linear(group, width, width)
-        self.local = _local(group, width, local, wrap) if local else None
-        set_frequency(self, _start_waves(heads, features // orbit), side, frequencies)
+        self.to_query_key_value = linear(group, channels, 2 * heads * features + channels)
+        self.to_output = linear(group, channels, channels)
+        self.local = _local(group, channels, local, wrap) if local else None
+        set_frequency(self, _initial_frequency(heads, features // orbit), side, frequencies)
         self._register_tables()
 
     def _register_tables(self) -> None:
         register_group(self, self.group, self.frequency.device)
 
-    def forward(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
-        if tokens.shape[1:3] != (rows * cols, self.group.order):  # a message is not to be traced
-            raise InputError(
-                f"{rows} x {cols} tokens in {self.group.order} poses expected, "
-                f"got {tokens.shape[1]} in {tokens.shape[2]}."
-            )
+    def forward(self, x: Regular) -> Regular:
+        require_regular(x, self.group, self.channels)
+        (rows, cols), tokens = x.shape[3:], regular_to_tokens(x)
         sizes = [self.heads * self.features] * 2 + [tokens.shape[-1]]
         query, key, value = self.to_query_key_value(tokens).split(sizes, dim=-1)
         positions = pixel_centres(rows, cols, tokens.device).flatten(0, 1)
-        asking, asked, said = (x.unflatten(-1, (self.heads, -1)) for x in (query, key, value))
-        mixed = self._mix(asking, asked, said, positions).flatten(3)
+        query, key, by_head = (x.unflatten(-1, (self.heads, -1)) for x in (query, key, value))
+        mixed = self._mix(query, key, by_head, positions).flatten(3)
         if self.local is not None:
-            near = self.local(tokens_to_maps(value, rows, cols))
-            mixed = mixed + maps_to_tokens(near, self.group.order)
-        return self.to_output(mixed)
+            mixed = mixed + regular_to_tokens(self.local(tokens_to_regular(value, rows, cols)))
+        return tokens_to_regular(self.to_output(mixed), rows, cols)
 
     def _mix(self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
         frequency = self.frequency * (2 * math.pi / self.side)
         phases = cross_frame_phases(frequency, self.matrices, positions)
         if self.attention == "softmax":
-            dim = value.shape[-1]  # torch's fused kernels want values as wide as the keys
+            dim = value.shape[-1]  # torch's fused kernels need values as wide as the keys
             wide = F.pad(value, (0, max(0, self.features - dim)))
             return attend_on_group(query, key, wide, phases, self.relative)[..., :dim]
         mixed = attend_linearly(query, key, value, phases, self.relative, kernel=self.kernel)
-        return F.rms_norm(mixed, mixed.shape[-1:], eps=1e-8)  # waves cancel: it is small
+        return F.rms_norm(mixed, mixed.shape[-1:], eps=1e-8)  # the terms nearly cancel
 
     def extra_repr(self) -> str:
-        return f"{self.group.name}, heads={self.heads}, attention={self.attention}"
+        return f"{self.group}, {self.channels}, heads={self.heads}, attention={self.attention}"
 
 
-def _local(group: PlanarGroup, width: int, kernel: int, wrap: bool) -> nn.Module:
-    conv = DepthwiseConv(group, width, kernel)
-    return Wrapped(conv, kernel) if wrap else conv
+def _local(group: PlanarGroup, channels: int, kernel: int, wrap: bool) -> nn.Module:
+    conv = GroupDepthwiseConv2d(group, channels, kernel)
+    return CircularConv2d(conv, kernel) if wrap else conv
 
 
-def _start_waves(heads: int, bases: int) -> Float[Tensor, "head base 2"]:
-    """Radians per token, along x and y; every head has sharp ones and wide ones."""
+def _initial_frequency(heads: int, bases: int) -> Float[Tensor, "head base 2"]:
+    """Draw radians per token along x and y; every head has high and low frequencies."""
     drawn = torch.randn(bases, heads, 2) * reaches(heads * bases).view(bases, heads, 1)
     return drawn.transpose(0, 1).contiguous()

@@ -1,23 +1,23 @@
-"""RotoConv: a convolution that looks at every turn of the picture, and turns its answers back.
+"""RotoConv2d: the maximum of a convolution over all rotations of the image, rotated back.
 
     y_g = g⁻¹·K(g·x),    R(x) = max_g y_g        (or their mean, or root mean square)
 
-Turning x by h only renames the g: R(h·x) = h·R(x), exactly, for every element and whatever K is.
-Weights are those of the plain convolution, by the same names, so either can use the other's.
+A rotation of x by h permutes the g: R(h·x) = h·R(x), exactly, for every element and any K.  The
+parameters are those of the plain convolution, with the same names, so weights are interchangeable.
 
 Letters:  g the element;  K the convolution, w its filters;  k, s, p its kernel, stride and padding.
-Where (n + 2p − k) leaves a remainder r by s, K never sees r pixels on one side.  The y_g are then
-those of the filter w set in the corner of (k + r)² zeros, which leaves none: `remainder` says so.
+If (n + 2p − k) leaves a remainder r modulo s, K never sees r pixels on one side.  The y_g are then
+those of the filter w in the corner of (k + r)² zeros, which leaves none: that is `remainder`.
 
 Three algorithms, one result:
-    copies   |G| convolutions of turned pictures: the formula, and the oracle
-    bank     one convolution with |G| turned filters:  K_w(g·x) = g·K_{g⁻¹w}(x)
+    copies   |G| convolutions of rotated images: the formula, and the oracle
+    bank     one convolution with |G| rotated filters:  K_w(g·x) = g·K_{g⁻¹w}(x)
     fourier  the bank in the basis of irreps: 1.5 instead of 8 times the multiplications (D4)
-On CUDA the last two are matrix products between kernels of our own (triton_roto_launch.py).
+On CUDA the last two are matrix products between Triton kernels (kernels/roto_launch.py).
 
 Paper:    Roto-MetaFormer (M. Heinrich, BVM 2025), the module called RotoConv.
-Departs:  the published module does not turn back: max_g K(g·x), here reduce="legacy".  It folds
-          the picture onto itself, so that it is invariant and cannot see how parts are arranged.
+Departs:  the published module does not rotate back: max_g K(g·x), here reduce="legacy".  That
+          output is invariant, not equivariant: it loses how the image's parts are arranged.
 """
 
 import torch
@@ -33,45 +33,70 @@ from turnwise.geometry.sizes import (
     require_exact_size,
     size_after,
 )
-from turnwise.geometry.window_basis import mix, multiply_block, window_basis
-from turnwise.geometry.windows import windows_of
+from turnwise.geometry.windows import mix, multiply_block, window_basis, windows_of
 from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
+from turnwise.layers.conv.conv import require_image, stage_of
 from turnwise.layers.tables import remakes_tables
 from turnwise.layers.transformer.irreps import BACKENDS, by_kernel, rounded_by_autocast
 
 REDUCTIONS = ("max", "mean", "rms", "legacy")
 ALGORITHMS = ("auto", "copies", "bank", "fourier")
 NARROW = 16  # input channels below which products are too short to gain on a GPU
-LARGEST = 4  # sides of windows whose taps a kernel holds in registers
+LARGEST = 4  # side of windows whose taps a kernel holds in registers
 
 Maps = Float[Tensor, "batch in_width row col"]
 NewMaps = Float[Tensor, "batch width newrow newcol"]
-Answers = Float[Tensor, "group batch width newrow newcol"]
+Responses = Float[Tensor, "group batch width newrow newcol"]
 
 
 @remakes_tables
-class RotoConv(nn.Module):
-    """max_g g⁻¹·K(g·x) around a square convolution K; see the head of this file.
+class RotoConv2d(nn.Module):
+    """Equivariant convolution without a group axis: R(x) = max_g g⁻¹·K(g·x).
 
-    `remainder` is fixed when it is made, from the size of the pictures (`remainder_of`); pictures
-    that leave another are refused with the nearest sizes that do not.  `backend` "plain" leaves the
-    kernels on CUDA out, which have no gradient of a gradient.  Of equal answers the first takes the
-    whole gradient.
+    K is a square convolution with the parameters of `torch.nn.Conv2d`. If several responses are
+    equal, the first takes the whole gradient.
+
+    Args:
+        group: a group of the pixel grid ("C2", "C4", "D1", "D2", "D4"), by name or as a
+            `PlanarGroup`.
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel_size: side of the square filters, in pixels.
+        stride: distance between windows, in pixels.
+        padding: zeros around the image; by default (kernel_size − 1) // 2.
+        bias: whether to add a learned bias.
+        remainder: pixels of a side that the last window leaves unseen, (size + 2 · padding −
+            kernel_size) modulo stride. The layer takes only sizes with this remainder; for others
+            it raises an error that names the nearest sizes.
+        reduce: how to reduce the responses over the group: "max", "mean", "rms", or "legacy" for
+            the published form, which does not rotate back.
+        algorithm: "copies", "bank", "fourier", or "auto" for the fastest.
+        backend: "auto", or "plain" without the CUDA kernels, which have no second derivatives.
+
+    Shape:
+        - Input: (batch, in_channels, row, col), an image.
+        - Output: (batch, out_channels, new_row, new_col), an image that rotates with the input.
+
+    >>> conv = RotoConv2d("D4", 3, 16, kernel_size=4, stride=2)
+    >>> conv(torch.randn(2, 3, 28, 28)).shape
+    torch.Size([2, 16, 14, 14])
     """
 
     to_window: Tensor
     to_filter: Tensor
-    to_answers: Tensor
+    to_responses: Tensor
 
-    def __init__(  # noqa: PLR0913 - all but four are named and have a default
+    def __init__(  # noqa: PLR0913 - all but four have a default
         self,
         group: PlanarGroup | str,
-        in_width: int,
-        width: int,
-        stage: Stage,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int | None = None,
+        bias: bool = True,
         *,
         remainder: int = 0,
-        bias: bool = True,
         reduce: str = "max",
         algorithm: str = "auto",
         backend: str = "auto",
@@ -79,116 +104,129 @@ class RotoConv(nn.Module):
         super().__init__()
         self.group = PlanarGroup.named(group)
         require_grid_group(self.group)
-        require_positive(in_width=in_width, width=width, kernel=stage.kernel, stride=stage.stride)
-        require(stage.padding >= 0, f"padding = {stage.padding} must be 0 or more pixels.")
+        require_positive(in_channels=in_channels, out_channels=out_channels)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        stage = stage_of(kernel_size, stride, padding)
         require(
-            0 <= remainder < stage.stride,
-            f"remainder = {remainder} must be from 0 to below the stride, {stage.stride}.",
+            0 <= remainder < stride,
+            f"remainder = {remainder} must be from 0 to below the stride, {stride}.",
         )
         require_known(reduce, REDUCTIONS, "reduction")
         require_known(algorithm, ALGORITHMS, "algorithm")
         require_known(backend, BACKENDS, "backend")
-        self.stage, self.remainder = stage, remainder
-        self.stages = (extended(stage, remainder),)
+        self.kernel_size, self.stride, self.padding = stage
+        self.remainder, self.stages = remainder, (extended(stage, remainder),)
         self.reduce, self.algorithm, self.backend = reduce, algorithm, backend
-        with torch.device("cpu"):  # numbers, also where weights are made on another device
+        with torch.device("cpu"):  # a table of integers, whatever device is in use
             self.back = tuple(self.group.inverse().tolist())  # here: a graph would break on it
-        like = nn.Conv2d(in_width, width, stage.kernel, bias=bias)  # starts as torch starts it
+        like = nn.Conv2d(
+            in_channels, out_channels, kernel_size, bias=bias
+        )  # torch's initial weights
         self.weight, self.bias = like.weight, like.bias
         self._register_tables()
 
     def _register_tables(self) -> None:
         basis = window_basis(self.group, self.stages[0].kernel)
         self.blocks = basis.blocks
-        tables = {"window": basis.for_window, "filter": basis.for_filter, "answers": basis.answers}
+        tables = {
+            "window": basis.for_window,
+            "filter": basis.for_filter,
+            "responses": basis.responses,
+        }
         for name, table in tables.items():
             self.register_buffer(f"to_{name}", table.to(self.weight), persistent=False)
 
     @classmethod
-    def around(cls, conv: nn.Module, group: PlanarGroup | str, size: int) -> "RotoConv":
-        """The same convolution, weights shared, made equivariant for pictures of `size` pixels."""
+    def around(cls, conv: nn.Module, group: PlanarGroup | str, size: int) -> "RotoConv2d":
+        """Make an existing convolution equivariant for images of `size` pixels; weights are shared.
+
+        >>> conv = torch.nn.Conv2d(3, 16, 7, stride=4, padding=2)
+        >>> RotoConv2d.around(conv, "D4", size=32).remainder
+        1
+        """
         if not isinstance(conv, nn.Conv2d):
-            raise InputError(f"a RotoConv is made around an nn.Conv2d, got {type(conv).__name__}.")
-        square = [_square(v) for v in (conv.kernel_size, conv.stride, conv.padding)]
-        stage = Stage(*square)
+            raise InputError(f"expected an nn.Conv2d, got {type(conv).__name__}.")
+        stage = Stage(*(_square(value) for value in (conv.kernel_size, conv.stride, conv.padding)))
         require(
             conv.groups == 1 and _square(conv.dilation) == 1 and conv.padding_mode == "zeros",
-            f"{conv} cannot be turned; use groups=1, dilation=1 and padding_mode='zeros'.",
+            f"{conv} cannot be made equivariant; use groups=1, dilation=1, padding_mode='zeros'.",
         )
         rest, bias = remainder_of(size, stage), conv.bias is not None
         with conv.weight.device:
-            made = cls(group, conv.in_channels, conv.out_channels, stage, remainder=rest, bias=bias)
+            made = cls(group, conv.in_channels, conv.out_channels, *stage, bias, remainder=rest)
         made.to(conv.weight.dtype)  # the tables: 0, ±1 and powers of two, exact in every type
         made.weight, made.bias = conv.weight, conv.bias
         return made
 
     def forward(self, maps: Maps) -> NewMaps:
+        require_image(maps, self.in_channels)
         for side in maps.shape[2:]:
-            require_exact_size(side, self.stages, "this RotoConv")
+            require_exact_size(side, self.stages, "this RotoConv2d")
         algorithm = self.chosen(maps)
         if self.reduce == "legacy":
-            return self._laid_on_each_other(maps, algorithm)
-        if self.reduce == "mean" and algorithm != "copies":  # K is linear: so is the mean
+            return self._legacy(maps, algorithm)
+        if self.reduce == "mean" and algorithm != "copies":  # K is linear, and so is the mean
             filters = self._filters().mean(dim=0)
-            return F.conv2d(maps, filters, self.bias, self.stage.stride, self.stage.padding)
+            return F.conv2d(maps, filters, self.bias, self.stride, self.padding)
         if self._has_kernel(maps, algorithm):
-            return self._greatest(maps, algorithm)
+            return self._max_by_kernel(maps, algorithm)
         if algorithm == "fourier":
-            answers, places = self._fourier(maps)
-            # reduced as they lie in memory: many times faster
-            return _to_maps(self._reduced(answers, self.bias), places)
+            responses, shape = self._fourier(maps)
+            # reduced in their order in memory: many times faster
+            return _to_maps(self._reduced(responses, self.bias), shape)
         bias = None if self.bias is None else self.bias[:, None, None]
-        return self._reduced(self.answers(maps, algorithm), bias)
+        return self._reduced(self.responses(maps, algorithm), bias)
 
-    def _laid_on_each_other(self, maps: Maps, algorithm: str) -> NewMaps:
-        """max_g K(g·x); by copies as published, one convolution of all of them."""
+    def _legacy(self, maps: Maps, algorithm: str) -> NewMaps:
+        """Return max_g K(g·x); the algorithm "copies" is as published, one convolution of all."""
         rows, cols = maps.shape[2:]
         require(
             rows == cols or self.group.rotations < 4,
-            f"the legacy form lays turned maps on each other, which {rows} x {cols} pixels do not "
-            "allow; give square pictures.",
+            f"the legacy form adds rotated features, which {rows} x {cols} pixels do not allow; "
+            "give square images.",
         )
         if algorithm == "copies":
             every = torch.cat([act_on_image(self.group, g, maps) for g in range(self.group.order)])
-            answers = F.conv2d(every, self.weight, None, self.stage.stride, self.stage.padding)
-            answers = answers.unflatten(0, (self.group.order, -1))
+            responses = F.conv2d(every, self.weight, None, self.stride, self.padding)
+            responses = responses.unflatten(0, (self.group.order, -1))
         else:
-            aligned = enumerate(self.answers(maps, algorithm))
-            answers = torch.stack([act_on_image(self.group, g, y) for g, y in aligned])
-        return self._reduced(answers, None if self.bias is None else self.bias[:, None, None])
+            aligned = enumerate(self.responses(maps, algorithm))
+            responses = torch.stack([act_on_image(self.group, g, y) for g, y in aligned])
+        return self._reduced(responses, None if self.bias is None else self.bias[:, None, None])
 
     def chosen(self, maps: Tensor) -> str:
-        """The algorithm that runs: what was asked for, or by "auto" the fastest measured."""
+        """Return the algorithm that runs: the given one, or for "auto" the fastest measured."""
         if self.algorithm != "auto":
             return self.algorithm
         narrow = maps.is_cuda and maps.shape[1] < NARROW
         return "bank" if narrow or self.group.order == 1 else "fourier"
 
-    def answers(self, maps: Maps, algorithm: str) -> Answers:
-        """y_g for every g, without the bias."""
+    def responses(self, maps: Maps, algorithm: str) -> Responses:
+        """Return y_g for every g, without the bias."""
         if algorithm == "copies":
             return self._copies(maps)
         if algorithm == "bank":
             return self._bank(maps)
-        answers, places = self._fourier(maps)
-        return torch.stack([_to_maps(answer, places) for answer in answers])
+        responses, shape = self._fourier(maps)
+        return torch.stack([_to_maps(response, shape) for response in responses])
 
-    def _copies(self, maps: Maps) -> Answers:
-        stride, padding = self.stage.stride, self.stage.padding
-        answers = [
-            F.conv2d(act_on_image(self.group, g, maps), self.weight, None, stride, padding)
+    def _copies(self, maps: Maps) -> Responses:
+        responses = [
+            F.conv2d(
+                act_on_image(self.group, g, maps), self.weight, None, self.stride, self.padding
+            )
             for g in range(self.group.order)
         ]
-        turned = zip(self.back, answers, strict=True)
-        return torch.stack([act_on_image(self.group, g, y) for g, y in turned])
+        rotated = zip(self.back, responses, strict=True)
+        return torch.stack([act_on_image(self.group, g, y) for g, y in rotated])
 
-    def _bank(self, maps: Maps) -> Answers:
+    def _bank(self, maps: Maps) -> Responses:
         filters = self._filters().flatten(0, 1)
-        answers = F.conv2d(maps, filters, None, self.stage.stride, self.stage.padding)
-        return answers.unflatten(1, (self.group.order, -1)).transpose(0, 1)
+        responses = F.conv2d(maps, filters, None, self.stride, self.padding)
+        return responses.unflatten(1, (self.group.order, -1)).transpose(0, 1)
 
     def _filters(self) -> Float[Tensor, "group width in_width kernel kernel"]:
-        """g⁻¹w for every g, w in the corner of zeros."""
+        """Return g⁻¹w for every g, with w in the corner of the zeros."""
         weight = self._extended_weight()
         return torch.stack([act_on_image(self.group, g, weight) for g in self.back])
 
@@ -198,14 +236,14 @@ class RotoConv(nn.Module):
     def _fourier(
         self, maps: Maps
     ) -> tuple[Float[Tensor, "group window width"], tuple[int, int, int]]:
-        """y_g at every window, and the windows' (batch, newrow, newcol)."""
-        windows, places = self._windows(maps)
+        """Return y_g at every window, and the shape of the windows, (batch, newrow, newcol)."""
+        windows, shape = self._windows(maps)
         weight = self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1)  # (tap, i, o)
         windows, weight = mix(self.to_window, windows), mix(self.to_filter, weight)
         sizes = [dim * copies for dim, copies in self.blocks]
         parts = zip(self.blocks, windows.split(sizes), weight.split(sizes), strict=True)
         products = [P for block, x, w in parts for P in multiply_block(x, w, *block)]
-        return mix(self.to_answers, torch.cat(products)), places
+        return mix(self.to_responses, torch.cat(products)), shape
 
     def _windows(
         self, maps: Maps
@@ -222,13 +260,13 @@ class RotoConv(nn.Module):
         known = self.reduce == "max" and (small or algorithm == "bank")
         return known and by_kernel(maps, self.backend)
 
-    def _greatest(self, maps: Maps, algorithm: str) -> NewMaps:
-        """max_g y_g: products as the two algorithms have them, and kernels before and after."""
-        from turnwise.kernels.roto_launch import BANK, greatest_answer, windows_to_rows
+    def _max_by_kernel(self, maps: Maps, algorithm: str) -> NewMaps:
+        """Return max_g y_g: the products of either algorithm, with kernels before and after."""
+        from turnwise.kernels.roto_launch import BANK, max_response, windows_to_rows
 
         maps = rounded_by_autocast(maps)
         if algorithm == "bank":
-            windows, places = self._windows(maps)
+            windows, shape = self._windows(maps)
             filters = self._filters().permute(3, 4, 2, 0, 1).flatten(0, 2).flatten(1)
             products, kernel = [windows.transpose(0, 1).flatten(1) @ filters], BANK
         else:
@@ -237,12 +275,12 @@ class RotoConv(nn.Module):
             rows = windows_to_rows(tokens, self.group.name, kernel, stride, padding)
             products = [x @ w for x, w in zip(rows, self._block_filters(), strict=True)]
             newrows, newcols = (size_after(n, self.stages[0]) for n in maps.shape[2:])
-            places = (len(maps), newrows, newcols)
-        best, _ = greatest_answer(products, self.group.name, kernel, len(self.weight))
-        return _to_maps(best if self.bias is None else best + self.bias.to(best), places)
+            shape = (len(maps), newrows, newcols)
+        best, _ = max_response(products, self.group.name, kernel, len(self.weight))
+        return _to_maps(best if self.bias is None else best + self.bias.to(best), shape)
 
     def _block_filters(self) -> list[Float[Tensor, "_ _"]]:
-        """ŵ of each block, (j · i, a · o)."""
+        """Return ŵ of each block, (j · i, a · o)."""
         weight = mix(self.to_filter, self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1))
         parts = zip(self.blocks, weight.split([dim * n for dim, n in self.blocks]), strict=True)
         return [
@@ -250,37 +288,38 @@ class RotoConv(nn.Module):
         ]
 
     def _reduced(
-        self, answers: Float[Tensor, "group *rest"], bias: Tensor | None
+        self, responses: Float[Tensor, "group *rest"], bias: Tensor | None
     ) -> Float[Tensor, "*rest"]:
-        """A bias is the same for every g: the greatest and the mean may take it afterwards."""
+        """Reduce over the group; the bias is the same for every g, so max and mean add it last."""
         if self.reduce == "rms":
-            whole = answers if bias is None else answers + bias
+            whole = responses if bias is None else responses + bias
             wide = whole.to(torch.promote_types(whole.dtype, torch.float32))  # or squares overflow
             square = wide.square().mean(dim=0) + torch.finfo(wide.dtype).tiny  # 0 has no slope
-            return square.sqrt().to(answers.dtype)
-        # not amax: its gradient compares with the maximum, which a compiled graph may compute again
-        # in another precision, and 0 / 0 is not a number
-        reduced = answers.mean(dim=0) if self.reduce == "mean" else answers.max(dim=0).values
+            return square.sqrt().to(responses.dtype)
+        # not amax: its gradient compares with the maximum, which a compiled graph may recompute in
+        # another precision, and 0 / 0 is not a number
+        reduced = responses.mean(dim=0) if self.reduce == "mean" else responses.max(dim=0).values
         return reduced if bias is None else reduced + bias.to(reduced)  # rounded by autocast, too
 
     def extra_repr(self) -> str:
-        width, in_width = self.weight.shape[:2]
-        kernel, stride, padding = self.stage
+        padding = f", padding={self.padding}" if self.padding else ""
+        remainder = f", remainder={self.remainder}" if self.remainder else ""
         return (
-            f"{in_width}, {width}, {kernel}/{stride}/{padding} + {self.remainder}, "
-            f"{self.group.name}, reduce={self.reduce!r}, algorithm={self.algorithm!r}"
+            f"{self.group}, {self.in_channels}, {self.out_channels}, "
+            f"kernel_size={self.kernel_size}, stride={self.stride}{padding}{remainder}"
+            f"{', bias=False' if self.bias is None else ''}, reduce={self.reduce}"
         )
 
 
-def _to_maps(values: Float[Tensor, "window width"], places: tuple[int, int, int]) -> NewMaps:
-    """Windows back in their places, as maps in torch.channels_last."""
-    return values.unflatten(0, places).permute(0, 3, 1, 2)
+def _to_maps(values: Float[Tensor, "window width"], shape: tuple[int, int, int]) -> NewMaps:
+    """Return the values of windows as an image in torch.channels_last."""
+    return values.unflatten(0, shape).permute(0, 3, 1, 2)
 
 
 def _square(values: object) -> int:
-    """The one number of a pair of equal ones."""
+    """Return the number of a pair of equal ones."""
     pair = (values, values) if isinstance(values, int) else values
     ok = isinstance(pair, tuple) and len(pair) == 2 and pair[0] == pair[1]
-    require(ok, f"a RotoConv takes square convolutions with padding in pixels, got {values}.")
+    require(ok, f"a RotoConv2d takes square convolutions with padding in pixels, got {values}.")
     assert isinstance(pair, tuple)
     return int(pair[0])

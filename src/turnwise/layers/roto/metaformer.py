@@ -1,18 +1,16 @@
-"""Token mixers: how the pixels of a map learn of each other, in ways that know no direction.
+"""Token mixers without positions, and the MetaFormer block around them.
 
-All commute with every turn and mirror of the map; attention without a window with every shuffle.
-The mixer that does nothing is `torch.nn.Identity`.
+    x ← x + drop(s₁ ⊙ mixer(norm(x)))
+    x ← x + drop(s₂ ⊙ mlp(norm(x)))
 
-The MetaFormer block: a mixer tells pixels of each other, then each thinks for itself.
+The mixers are equivariant to all rotations and reflections of the pixel grid; attention without a
+window even to every permutation of the pixels.  The mixer that does nothing is `nn.Identity`.
 
-x <- x + drop(s₁ ⊙ mixer(norm(x)))
-x <- x + drop(s₂ ⊙ mlp(norm(x)))
+Features are images, or regular features (batch, channel, group, row, col) of which all group
+elements share the scales, the affine maps of the norms and, each in its own frame, the MLP.
 
 Paper:    Yu et al. 2022, "MetaFormer Is Actually What You Need for Vision".
 Symbols:  s₁, s₂ one number for each channel (layer scale), `scale_mixer` and `scale_mlp`.
-
-On maps that keep their poses (layers/oriented.py) all poses share scales, norms' affine maps and,
-seen from their own frames, the perceptron, which has |G| times fewer weights; `width` counts all.
 """
 
 import torch
@@ -22,18 +20,19 @@ from torch import Tensor, nn
 
 from turnwise.attention.dense import attend
 from turnwise.errors import require, require_divisible, require_known, require_positive
+from turnwise.geometry.layouts import on_maps
 from turnwise.groups import PlanarGroup
-from turnwise.layers.conv.conv import GroupConv
-from turnwise.layers.conv.oriented import width_of_pose
+from turnwise.layers.conv.conv import GroupConv2d, channels_of_element
 from turnwise.layers.transformer.plain import DropPath, SelfAttention
 
-Maps = Float[Tensor, "batch width row col"]
+Maps = Float[Tensor, "batch channel row col"]
+Features = Float[Tensor, "batch channel *group row col"]
 
 
-def start_small(part: nn.Linear | nn.Conv2d | GroupConv) -> None:
-    """Weights of spread 0.02 and biases of 0.
+def initialise_small(part: nn.Linear | nn.Conv2d | GroupConv2d) -> None:
+    """Set weights of standard deviation 0.02 and biases of 0.
 
-    The published programs cut the spread off at ±2, a hundred times itself: that is, nowhere.
+    The published programs truncate at ±2, which is 100 standard deviations: that is, nowhere.
     """
     nn.init.normal_(part.weight, std=0.02)
     if part.bias is not None:
@@ -41,9 +40,9 @@ def start_small(part: nn.Linear | nn.Conv2d | GroupConv) -> None:
 
 
 class PoolMixer(nn.Module):
-    """mean of the neighbours − x: what the block adds back, so that a constant map stays still.
+    """Mean of the neighbours minus x; the block adds x back, so constant maps do not change.
 
-    The mean is over those of the window's pixels that the map has: 4 in a corner, 9 inside.
+    The mean is over those pixels of the window that lie in the map: 4 in a corner, 9 inside.
 
     Paper:    Yu et al. 2022, "MetaFormer Is Actually What You Need for Vision".
     """
@@ -53,9 +52,11 @@ class PoolMixer(nn.Module):
         require(window % 2 == 1 and window > 0, f"window = {window} must be odd; try 3.")
         self.window = window
 
-    def forward(self, maps: Maps) -> Maps:
-        mean = F.avg_pool2d(maps, self.window, 1, self.window // 2, count_include_pad=False)
-        return mean - maps
+    def forward(self, x: Features) -> Features:
+        return on_maps(self._average, x) - x
+
+    def _average(self, maps: Maps) -> Maps:
+        return F.avg_pool2d(maps, self.window, 1, self.window // 2, count_include_pad=False)
 
     def extra_repr(self) -> str:
         return f"window={self.window}"
@@ -64,7 +65,7 @@ class PoolMixer(nn.Module):
 class AttentionMixer(nn.Module):
     """Multi-head self-attention among the pixels, without positions.
 
-    With a `window` w a pixel looks at the w × w pixels around it that the map has, else at all.
+    With a `window` w a pixel attends to the w × w pixels around it, else to all.
 
     Paper:    Yu et al. 2022, "MetaFormer Is Actually What You Need for Vision".
     Departs:  no position is added to the maps of a stage, as in Roto-MetaFormer.
@@ -82,7 +83,7 @@ class AttentionMixer(nn.Module):
         self.attention = SelfAttention(width, width // head_width, backend)
         self.attention.to_query_key_value.register_parameter("bias", None)  # as published
         for part in (self.attention.to_query_key_value, self.attention.to_output):
-            start_small(part)
+            initialise_small(part)
 
     def forward(self, maps: Maps) -> Maps:
         rows, cols = maps.shape[2:]
@@ -117,27 +118,26 @@ def far_mask(rows: int, cols: int, window: int, like: Tensor) -> Float[Tensor, "
 NORMS = ("picture", "channel")
 
 
-def for_poses(numbers: Float[Tensor, " pose_width"], poses: int) -> Float[Tensor, " width"]:
-    """The numbers of one pose's channels, the same for every pose."""
-    return numbers if poses == 1 else numbers.repeat(poses)
+class MetaFormerNorm(nn.Module):
+    """Normalise to mean 0 and variance 1, then apply an affine map shared by all group elements.
 
-
-class PoseNorm(nn.Module):
-    """Mean 0 and spread 1, then an affine map that is the same for every pose.
-
-    `over` "picture": over all channels, poses and pixels of a picture; "channel": over the channels
-    and poses of each pixel.
+    `over` "picture": over channels, group and pixels of an image; "channel": over the channels and
+    group elements of each pixel.
     """
 
-    def __init__(self, over: str, width: int, poses: int = 1) -> None:
+    def __init__(self, over: str, channels: int) -> None:
         super().__init__()
         require_known(over, NORMS, "norm")
-        self.over, self.poses = over, poses
-        self.weight = nn.Parameter(torch.ones(width // poses))
-        self.bias = nn.Parameter(torch.zeros(width // poses))
+        self.over = over
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, maps: Maps) -> Maps:
-        weight, bias = for_poses(self.weight, self.poses), for_poses(self.bias, self.poses)
+    def forward(self, x: Features) -> Features:
+        return on_maps(self._normalise, x)
+
+    def _normalise(self, maps: Maps) -> Maps:
+        order = maps.shape[1] // len(self.weight)
+        weight, bias = (p if order == 1 else p.repeat(order) for p in (self.weight, self.bias))
         if self.over == "picture":
             return F.group_norm(maps, 1, weight, bias)
         pixels = maps.permute(0, 2, 3, 1)
@@ -145,10 +145,14 @@ class PoseNorm(nn.Module):
 
 
 class MetaFormerBlock(nn.Module):
-    """One mixer and one two-layer perceptron, each normed before and scaled before it is added.
+    """A token mixer and an MLP, each with a norm before it and a layer scale after it.
 
-    With an `oriented` group, maps keep its poses; the mixer must treat all maps alike, as pools do.
+    With an `oriented` group the block takes regular features of width / |G| channels; the mixer
+    must then treat all channels alike, as pooling does.
     """
+
+    feature_layout = "image"
+    no_weight_decay = ("scale_mixer", "scale_mlp")
 
     def __init__(
         self,
@@ -165,29 +169,30 @@ class MetaFormerBlock(nn.Module):
         require_known(norm, NORMS, "norm")
         hidden = int(width * mlp_ratio)
         require_positive(width=width, hidden=hidden)
-        self.poses = 1 if oriented is None else PlanarGroup.named(oriented).order
-        self.norm_mixer, self.norm_mlp = (PoseNorm(norm, width, self.poses) for _ in range(2))
+        channels = width if oriented is None else channels_of_element(oriented, width)
+        self.feature_layout = "image" if oriented is None else "regular"
+        self.norm_mixer, self.norm_mlp = (MetaFormerNorm(norm, channels) for _ in range(2))
         self.mixer = mixer
         widen, narrow = _linear(oriented, width, hidden), _linear(oriented, hidden, width)
         self.mlp = nn.Sequential(widen, nn.GELU(), narrow)
-        self.scale_mixer = nn.Parameter(torch.full((width // self.poses,), layer_scale))
-        self.scale_mlp = nn.Parameter(torch.full((width // self.poses,), layer_scale))
+        self.scale_mixer = nn.Parameter(torch.full((channels,), layer_scale))
+        self.scale_mlp = nn.Parameter(torch.full((channels,), layer_scale))
         self.drop_path = DropPath(drop_path)
         for part in (widen, narrow):
-            start_small(part)
+            initialise_small(part)
 
-    def forward(self, maps: Maps) -> Maps:
-        mixed = self.mixer(self.norm_mixer(maps))
-        maps = maps + self.drop_path(self._scaled(self.scale_mixer, mixed))
-        thought = self.mlp(self.norm_mlp(maps))
-        return maps + self.drop_path(self._scaled(self.scale_mlp, thought))
-
-    def _scaled(self, scale: Float[Tensor, " pose_width"], branch: Maps) -> Maps:
-        return for_poses(scale, self.poses)[:, None, None] * branch
+    def forward(self, x: Features) -> Features:
+        shape = (-1, *[1] * (x.ndim - 2))
+        mixed = self.mixer(self.norm_mixer(x))
+        x = x + self.drop_path(self.scale_mixer.view(shape) * mixed)
+        hidden = self.mlp(self.norm_mlp(x))
+        return x + self.drop_path(self.scale_mlp.view(shape) * hidden)
 
 
-def _linear(oriented: PlanarGroup | str | None, old: int, new: int) -> nn.Conv2d | GroupConv:
-    """A linear map of each pixel; of oriented maps one that mixes poses from their own frames."""
+def _linear(oriented: PlanarGroup | str | None, old: int, new: int) -> nn.Conv2d | GroupConv2d:
+    """Return a linear map of each pixel; on regular features it mixes the group elements too."""
     if oriented is None:
         return nn.Conv2d(old, new, 1)
-    return GroupConv(oriented, width_of_pose(oriented, old), width_of_pose(oriented, new), 1)
+    return GroupConv2d(
+        oriented, channels_of_element(oriented, old), channels_of_element(oriented, new), 1
+    )

@@ -1,12 +1,13 @@
-"""The block of a transformer on the group: tokens look at each other, then each thinks for itself.
+"""The transformer block on the group, and its parts.
 
-x <- x + drop(a · attention(norm(x)))
-x <- x + drop(b · mlp(norm(x)))
+    x ← x + drop(a · attention(norm(x)))
+    x ← x + drop(b · mlp(norm(x)))
 
-Tokens are (batch, token, group, channel).  Every part commutes with the group: linear maps are
-group convolutions, norms have the same statistics and the same affine map for every pose, and a
-dropped path is dropped for all poses alike.  (Dropout in the perceptron is not: in training it
-drops the channels of each pose by themselves.)
+Every part is equivariant: linear maps are group convolutions, norms share statistics and the affine
+map over the group, and drop path drops all group elements of a sample.  (Dropout in the MLP does
+not: in training it drops entries of each group element independently.)
+
+Inside, tokens are (batch, token, group, channel); the block itself takes regular features.
 """
 
 from collections.abc import Callable
@@ -18,11 +19,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.errors import require, require_positive
+from turnwise.geometry.layouts import regular_to_tokens, tokens_to_regular
 from turnwise.groups import PlanarGroup
+from turnwise.layers.conv.conv import require_regular
 from turnwise.layers.tables import has_hooks
 from turnwise.layers.transformer.irreps import (
+    IrrepBasis,
     Irreps,
-    PoseBasis,
     by_kernel,
     gelu_of_irreps,
     rounded_by_autocast,
@@ -32,11 +35,12 @@ from turnwise.layers.transformer.linear import GroupLinear, in_irreps
 from turnwise.layers.transformer.plain import DropPath
 
 Tokens = Float[Tensor, "batch token group channel"]
+Regular = Float[Tensor, "batch channel group row col"]
 Linear = Callable[[PlanarGroup, int, int], nn.Module]
 
 
 class TokenNorm(nn.Module):
-    """Mean 0 and spread 1 over all poses and channels of a token; one affine map for all poses.
+    """Layer norm over the group elements and channels of a token; they share the affine map.
 
     Paper:    Ba et al. 2016, "Layer Normalization".
     """
@@ -47,15 +51,14 @@ class TokenNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, tokens: Float[Tensor, "*many group channel"]) -> Tensor:
-        poses = tokens.shape[-2]
-        flat = tokens.flatten(-2)
-        weight, bias = self.weight.repeat(poses), self.bias.repeat(poses)
+        order, flat = tokens.shape[-2], tokens.flatten(-2)
+        weight, bias = self.weight.repeat(order), self.bias.repeat(order)
         return F.layer_norm(flat, flat.shape[-1:], weight, bias, self.eps).view_as(tokens)
 
     def to_irreps(
-        self, tokens: Float[Tensor, "token group channel"], basis: PoseBasis, backend: str = "auto"
+        self, tokens: Float[Tensor, "token group channel"], basis: IrrepBasis, backend: str = "auto"
     ) -> Irreps:
-        """Q norm(x), in one step where there is a kernel for it."""
+        """Return Q norm(x), in one kernel where there is one."""
         if not by_kernel(tokens, backend):
             return to_irreps(self(tokens), basis, backend)
         from turnwise.kernels.irreps_launch import norm_to_irreps
@@ -66,10 +69,12 @@ class TokenNorm(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A learned factor for each channel, small at first: a deep network starts as a shallow one.
+    """A learned factor for each channel of a residual branch, small at first.
 
     Paper:    Touvron et al. 2021, "Going deeper with Image Transformers".
     """
+
+    no_weight_decay = ("factor",)
 
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
@@ -84,10 +89,7 @@ def factor_of(scale: nn.Module) -> Float[Tensor, " channel"] | None:
 
 
 class GroupMLP(nn.Module):
-    """W₂ gelu(W₁ x), with group linear maps.
-
-    Where both maps work in irreps, nothing between them is written in poses.
-    """
+    """W₂ gelu(W₁ x), with group linear maps; in irreps nothing between them is stored otherwise."""
 
     spread: Any  # as `linear` makes it
     gather: Any
@@ -102,31 +104,50 @@ class GroupMLP(nn.Module):
     def forward(self, tokens: Tokens) -> Tokens:
         if not self.in_irreps():
             return self.gather(self.dropout(F.gelu(self.spread(tokens))))
-        irreps = to_irreps(tokens, self.gather.pose_basis())
+        irreps = to_irreps(tokens, self.gather.irrep_basis())
         return self.gather.leave_irreps(self.hidden_irreps(irreps)).view_as(tokens)
 
     def in_irreps(self) -> bool:
-        """Whether both maps work in irreps, and nothing between them must see the poses."""
+        """Return whether both maps are in irreps and no dropout needs the regular basis."""
         drops = self.training and self.dropout.p > 0
         return not drops and in_irreps(self.spread) and in_irreps(self.gather)
 
     def hidden_irreps(self, irreps: Irreps) -> Irreps:
-        """Q gelu(Qᵀ Ŵ₁ x̂ + b₁)."""
+        """Return Q gelu(Qᵀ Ŵ₁ x̂ + b₁)."""
         hidden, bias = self.spread.forward_in_irreps(irreps), self.spread.bias
         if bias is None:
-            bias = hidden.numbers.new_zeros(hidden.numbers.shape[-1])
-        return gelu_of_irreps(hidden, bias, self.spread.pose_basis())
+            bias = hidden.dim1.new_zeros(hidden.dim1.shape[-1])
+        return gelu_of_irreps(hidden, bias, self.spread.irrep_basis())
 
 
 class GroupTransformerBlock(nn.Module):
-    """Attention (a part: any layer from tokens, rows, cols to tokens) and a perceptron."""
+    """Attention and an MLP on the group, each with a norm before it and a residual connection.
 
-    attention: Any  # in irreps too if it has `mix_irreps`, and says so (`in_irreps`)
+    Args:
+        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
+        channels: channels of each group element.
+        attention: a layer from regular features to regular features, as `GroupRotaryAttention`.
+        mlp_ratio: hidden channels of the MLP relative to `channels`.
+        linear: makes the linear maps of the MLP, from (group, in_features, out_features).
+        drop_path, dropout: rates of stochastic depth and of dropout in the MLP.
+        layer_scale: initial layer scale; 0 is none.
+
+    Shape:
+        - Input and output: (batch, channels, |G|, row, col), regular features.
+
+    >>> from turnwise.layers import GroupRotaryAttention
+    >>> block = GroupTransformerBlock("D4", 16, GroupRotaryAttention("D4", 16, num_heads=2))
+    >>> block(torch.randn(1, 16, 8, 7, 7)).shape
+    torch.Size([1, 16, 8, 7, 7])
+    """
+
+    feature_layout = "regular"
+    attention: Any  # runs in irreps if it has `mix_irreps` and `in_irreps()` is true
 
     def __init__(
         self,
-        group: PlanarGroup,
-        width: int,
+        group: PlanarGroup | str,
+        channels: int,
         attention: nn.Module,
         *,
         mlp_ratio: float = 4.0,
@@ -136,37 +157,43 @@ class GroupTransformerBlock(nn.Module):
         layer_scale: float = 0.0,
     ) -> None:
         super().__init__()
-        hidden = int(width * mlp_ratio)
-        require_positive(width=width)
-        require(hidden > 0, f"mlp_ratio = {mlp_ratio} leaves no hidden channel of {width}.")
-        self.norm_attention, self.attention = TokenNorm(width), attention
-        self.norm_mlp = TokenNorm(width)
-        self.mlp = GroupMLP(group, width, hidden, linear, dropout)
+        hidden = int(channels * mlp_ratio)
+        require_positive(channels=channels)
+        require(hidden > 0, f"mlp_ratio = {mlp_ratio} leaves no hidden channel of {channels}.")
+        self.group, self.channels = PlanarGroup.named(group), channels
+        self.norm_attention, self.attention = TokenNorm(channels), attention
+        self.norm_mlp = TokenNorm(channels)
+        self.mlp = GroupMLP(self.group, channels, hidden, linear, dropout)
         scaled = layer_scale > 0
-        self.scale_attention = LayerScale(width, layer_scale) if scaled else nn.Identity()
-        self.scale_mlp = LayerScale(width, layer_scale) if scaled else nn.Identity()
+        self.scale_attention = LayerScale(channels, layer_scale) if scaled else nn.Identity()
+        self.scale_mlp = LayerScale(channels, layer_scale) if scaled else nn.Identity()
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
+    def forward(self, x: Regular) -> Regular:
+        require_regular(x, self.group, self.channels)
+        rows, cols = x.shape[3:]
+        tokens = regular_to_tokens(x)
         if self._stays_in_irreps():
-            return self._forward_in_irreps(tokens, rows, cols)
-        mixed = self.attention(self.norm_attention(tokens), rows, cols)
+            return tokens_to_regular(self._forward_in_irreps(tokens, rows, cols), rows, cols)
+        normed = tokens_to_regular(self.norm_attention(tokens), rows, cols)
+        mixed = regular_to_tokens(self.attention(normed))
         tokens = tokens + self.drop_path(self.scale_attention(mixed))
-        return tokens + self.drop_path(self.scale_mlp(self.mlp(self.norm_mlp(tokens))))
+        tokens = tokens + self.drop_path(self.scale_mlp(self.mlp(self.norm_mlp(tokens))))
+        return tokens_to_regular(tokens, rows, cols)
 
     def _stays_in_irreps(self) -> bool:
-        """Whether all maps work in irreps, and nothing of what they give is dropped.
+        """Return whether all maps are in irreps and nothing needs the regular basis between them.
 
-        The short way does not call the parts: where one has a hook, or was replaced by another
-        kind, the long way is taken.
+        The short path does not call the parts: it is not taken if a part has a hook or was replaced
+        by another class.
         """
-        if not self._is_as_made() or has_hooks(self):
+        if not self._has_original_parts() or has_hooks(self):
             return False
         dropped = self.training and self.drop_path.rate > 0
         mixes = hasattr(self.attention, "mix_irreps") and self.attention.in_irreps()
         return mixes and self.mlp.in_irreps() and not dropped
 
-    def _is_as_made(self) -> bool:
+    def _has_original_parts(self) -> bool:
         scales = (type(self.scale_attention), type(self.scale_mlp))
         return (
             type(self.norm_attention) is type(self.norm_mlp) is TokenNorm
@@ -177,11 +204,14 @@ class GroupTransformerBlock(nn.Module):
         )
 
     def _forward_in_irreps(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
-        """The same, where poses are seen by the softmax and the gelu alone."""
+        """Compute the same, with the regular basis in the softmax and the GELU only."""
         stream = tokens.flatten(0, 1)
         project, gather = self.attention.to_output, self.mlp.gather
-        basis = project.pose_basis()
+        basis = project.irrep_basis()
         mixed = self.attention.mix_irreps(self.norm_attention.to_irreps(stream, basis), rows, cols)
         stream = project.leave_irreps(mixed, stream, factor_of(self.scale_attention))
         hidden = self.mlp.hidden_irreps(self.norm_mlp.to_irreps(stream, basis))
         return gather.leave_irreps(hidden, stream, factor_of(self.scale_mlp)).view_as(tokens)
+
+    def extra_repr(self) -> str:
+        return f"{self.group}, {self.channels}"

@@ -1,9 +1,7 @@
-"""From pictures to tokens: a cut into square patches and one linear map for all of them.
+"""The plain transformer: patch embedding, self-attention, and the block around it.
 
-The block of a plain transformer: tokens look at each other, then each thinks for itself.
-
-x <- x + drop(attention(norm(x)))
-x <- x + drop(mlp(norm(x)))
+x ← x + drop(attention(norm(x)))
+x ← x + drop(mlp(norm(x)))
 """
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 from turnwise.attention.dense import BACKENDS, attend
 from turnwise.errors import require_divisible, require_known
 from turnwise.geometry.sizes import Stage
+from turnwise.layers.declarations import AttentionTaps
 
 
 class PatchEmbedding(nn.Module):
@@ -20,6 +19,8 @@ class PatchEmbedding(nn.Module):
 
     Paper:    Dosovitskiy et al. 2021, "An Image Is Worth 16x16 Words".
     """
+
+    feature_layout = "plain_tokens"
 
     def __init__(self, in_chans: int, width: int, patch: int) -> None:
         super().__init__()
@@ -36,7 +37,7 @@ Tokens = Float[Tensor, "batch token width"]
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention without positions: shuffled tokens give shuffled answers.
+    """Multi-head self-attention without positions: equivariant to permutations of the tokens.
 
     Paper:    Vaswani et al. 2017, "Attention Is All You Need".
     """
@@ -49,6 +50,10 @@ class SelfAttention(nn.Module):
         self.to_query_key_value = nn.Linear(width, 3 * width)
         self.to_output = nn.Linear(width, width)
 
+    def attention_taps(self) -> AttentionTaps:
+        first, heads = 2 * self.to_output.in_features, self.heads
+        return AttentionTaps(self.to_query_key_value, first, self.to_output, heads, "plain_tokens")
+
     def forward(self, tokens: Tokens) -> Tokens:
         split = self.to_query_key_value(tokens).unflatten(-1, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (batch, head, token, dim)
@@ -57,7 +62,7 @@ class SelfAttention(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Leave out a residual branch for a random part of the batch, and scale the rest up.
+    """Drop a residual branch for random samples of the batch, and scale up the others.
 
     Paper:    Huang et al. 2016, "Deep Networks with Stochastic Depth".
     """
@@ -77,7 +82,9 @@ class DropPath(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a two-layer perceptron, each normed before and added to what it changes."""
+    """Attention and an MLP, each with a norm before it and a residual connection."""
+
+    feature_layout = "plain_tokens"
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Weights that other programs wrote: read without executing anything, and filled in strictly.
+"""Weights of other programs: read without executing anything, and assigned strictly.
 
-A file of `torch.save` is a pickle, which may run code when it is opened; here it may hold tensors
-and plain values alone.
+A file that `torch.save` wrote is a pickle, which can run code when it is opened; here it may hold
+tensors and plain values only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,31 +13,40 @@ from torch import Tensor, nn
 
 from turnwise.errors import InputError, require
 
-WRAPPINGS = ("state_dict", "model", "model_state_dict")  # what programs call a state dict in a dict
+WRAPPINGS = ("state_dict", "model", "model_state_dict")  # keys under which programs store weights
 PARALLEL = "module."  # what nn.DataParallel puts before every key
 SHOWN = 10  # keys listed of those that do not fit
 
 Weights = dict[str, Tensor]
 
 
-def as_it_is(values: Tensor) -> Tensor:
-    """The arrangement of weights that both programs order alike."""
+def unchanged(values: Tensor) -> Tensor:
+    """Return weights that both programs order alike."""
     return values
 
 
 @dataclass(frozen=True)
 class Counterpart:
-    """What another program calls one of our parameters, and how to bring its values in our order.
+    """The key of one of our parameters in another program, and how to reorder its values.
 
-    Its shape is ours, or ours followed by ones: a convolution by single pixels is a linear map.
+    Its shape is ours, or ours followed by ones: a 1 × 1 convolution is a linear map.
     """
 
     key: str
-    arrange: Callable[[Tensor], Tensor] = as_it_is
+    arrange: Callable[[Tensor], Tensor] = unchanged
+
+
+def import_weights(path: str | Path, build: Callable[[Weights], nn.Module]) -> nn.Module:
+    """Build a model from the weights in a file; errors name the file."""
+    weights = read_checkpoint_weights(path)
+    try:
+        return build(weights)
+    except InputError as error:
+        raise InputError(f"{path} cannot be imported: {error}") from error
 
 
 def read_checkpoint_weights(path: str | Path) -> Weights:
-    """The state dict in a file of `torch.save`: alone or in a dict, parallel or not."""
+    """Read a state dict that `torch.save` wrote, by itself or inside a dict, parallel or not."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
@@ -73,15 +82,27 @@ def _without_prefix(state: Mapping[str, Tensor]) -> Weights:
     return {key.removeprefix(PARALLEL) if parallel else key: v for key, v in state.items()}
 
 
+def shape_of(
+    weights: Weights, key: str, axes: Sequence[int], programs: Iterable[str]
+) -> tuple[int, ...]:
+    """Return the shape of the weights at `key`, which must exist and have so many axes."""
+    require(
+        key in weights and weights[key].ndim in axes,
+        f"it has no {key} of {' or '.join(map(str, axes))} axes, but for instance "
+        f"{next(iter(weights))}; give the state dict of a network of {' or '.join(programs)}.",
+    )
+    return tuple(weights[key].shape)
+
+
 def fill_strictly(
     model: nn.Module,
     counterparts: Mapping[str, Counterpart],
     weights: Mapping[str, Tensor],
-    ignored: Callable[[str], bool],
+    ignored: Callable[[str], bool] = lambda key: False,
 ) -> None:
-    """Give every parameter its counterpart's values, once every key is known to have its place.
+    """Assign every parameter the values of its counterpart, after all keys were checked.
 
-    `ignored` tells the keys that are no parameters; any other key that is left over is refused.
+    `ignored` selects keys that are no parameters; any other unused key is an error.
     """
     ours = dict(model.named_parameters())
     assert ours.keys() == counterparts.keys(), "every parameter needs a counterpart"
@@ -90,12 +111,13 @@ def fill_strictly(
         "missing": [key for key in used if key not in weights],
         "unexpected": [key for key in weights if key not in set(used) and not ignored(key)],
         "of another shape": [
-            f"{counterpart.key} ({_told(weights[counterpart.key])}, not {_told(ours[name])})"
+            f"{counterpart.key} ({_shape_text(weights[counterpart.key])}, "
+            f"not {_shape_text(ours[name])})"
             for name, counterpart in counterparts.items()
             if counterpart.key in weights and not _fits(weights[counterpart.key], ours[name])
         ],
     }
-    problems = [f"{problem} are {_listed(keys)}" for problem, keys in misfits.items() if keys]
+    problems = [f"{problem} are {_shortened(keys)}" for problem, keys in misfits.items() if keys]
     require(
         not problems,
         f"its keys must be those of the published network, but {'; '.join(problems)}.",
@@ -107,15 +129,15 @@ def fill_strictly(
 
 
 def _fits(theirs: Tensor, ours: Tensor) -> bool:
-    """Whether the shape is ours, or ours and then ones."""
+    """Return whether the shape is ours, possibly followed by ones."""
     rest = theirs.shape[ours.ndim :]
     return theirs.shape[: ours.ndim] == ours.shape and all(side == 1 for side in rest)
 
 
-def _told(values: Tensor) -> str:
+def _shape_text(values: Tensor) -> str:
     return " x ".join(map(str, values.shape)) or "one number"
 
 
-def _listed(keys: Sequence[str]) -> str:
+def _shortened(keys: Sequence[str]) -> str:
     more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
     return ", ".join(keys[:SHOWN]) + more

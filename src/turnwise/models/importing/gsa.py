@@ -1,19 +1,24 @@
-"""Networks that the original programs GSA-Nets and GE-ViT trained, as models of ours.
+"""Import networks that the original programs GSA-Nets and GE-ViT trained.
 
-The file tells the group, the window and all sizes.  What leaves no trace in it is taken as
-published: the crops and pools of the layout, Swish, the mean and spread of the pictures.
+The file determines the group, the window and all sizes.  The rest is taken as published: the crops
+and pools of the layout, Swish, the mean and standard deviation of the images.
+
+Both programs use the same keys.  The lifting layer is `lifting_self_attention`; all that follows is
+one list `transformer`, in which pools, dropouts and activations are counted but have no keys.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from turnwise.errors import InputError, require, require_divisible, require_known
 from turnwise.groups import PlanarGroup
+from turnwise.layers.gsa.blocks import FieldNorm, GSABlock
 from turnwise.layers.gsa.published import (
     Matrices,
     Table,
@@ -24,22 +29,33 @@ from turnwise.layers.gsa.published import (
     their_numbers,
 )
 from turnwise.models.gsa import LAYOUTS, GroupAttentionNetwork
-from turnwise.models.importing.checkpoints import Weights, fill_strictly, read_checkpoint_weights
-from turnwise.models.importing.gsa_keys import LIFT, counterparts_of, is_buffer
+from turnwise.models.importing.checkpoints import (
+    Counterpart,
+    Weights,
+    fill_strictly,
+    import_weights,
+    shape_of,
+    unchanged,
+)
 from turnwise.models.registry import create_model
+
+LIFT = "lifting_self_attention"
+
+Counterparts = dict[str, Counterpart]
+Arrange = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Program:
-    """An original program: our model of it, and how it numbers poses and relates them."""
+    """An original program: our model of it, and how it numbers and relates group elements."""
 
     model: str
     variant: str
     table: Callable[[PlanarGroup], Table]
     matrices: Callable[[PlanarGroup], Matrices]
 
-    def kept_table(self, group: PlanarGroup) -> Table:
-        """The table of relations by the program's own numbers, as its files keep it."""
+    def stored_table(self, group: PlanarGroup) -> Table:
+        """Return the table of relations by the program's own numbers, as its files hold it."""
         order = their_numbers(group, self.matrices(group)).argsort()
         return self.table(group)[order][:, order][:, :, order]
 
@@ -51,24 +67,24 @@ ORIGINS = {
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """The pictures that a published layout was trained on, and how they were normalised."""
+class PublishedData:
+    """The images that a published layout was trained on, and how they were normalised."""
 
     size: int
     mean: tuple[float, ...]
-    spread: tuple[float, ...]
+    std: tuple[float, ...]
 
 
-PICTURES = {
-    "rotmnist": Pictures(28, (0.1307,), (0.3081,)),
-    "cifar10": Pictures(32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    "pcam": Pictures(96, (0.701, 0.538, 0.692), (0.235, 0.277, 0.213)),
+PUBLISHED_DATA = {
+    "rotmnist": PublishedData(28, (0.1307,), (0.3081,)),
+    "cifar10": PublishedData(32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "pcam": PublishedData(96, (0.701, 0.538, 0.692), (0.235, 0.277, 0.213)),
 }
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the shapes in a file tell of its network."""
+    """What the shapes in a file reveal about its network."""
 
     in_chans: int
     width: int  # of the lifting layer
@@ -83,19 +99,16 @@ class Sizes:
 
 
 def import_original(path: str | Path, origin: str) -> nn.Module:
-    """The network in a state dict of "gsa-nets" or "ge-vit", with its outputs, in eval mode."""
+    """Build the network in a state dict of "gsa-nets" or "ge-vit", in eval mode."""
     require_known(origin, ORIGINS, "origin")
-    weights = read_checkpoint_weights(path)
-    try:
-        return build_original(weights, origin)
-    except InputError as error:
-        raise InputError(f"{path} cannot be imported: {error}") from error
+    return import_weights(path, partial(build_original, origin=origin))
 
 
 def build_original(weights: Weights, origin: str) -> nn.Module:
-    """A model that computes with these weights what the program `origin` does."""
+    """Build the model that computes with these weights what the program `origin` does."""
     program, sizes, group = ORIGINS[origin], _sizes(weights), _group(weights)
-    data = _published_data(sizes)
+    data = _published_layout(sizes)
+    images = PUBLISHED_DATA[data]
     _require_tables_of(origin, weights, group)
     require_divisible(sizes.queries, sizes.width // 2, "queries", "the heads share them")
     model = create_model(
@@ -103,25 +116,29 @@ def build_original(weights: Weights, origin: str) -> nn.Module:
         group=group,
         num_classes=sizes.num_classes,
         in_chans=sizes.in_chans,
-        image_size=PICTURES[data].size,
+        image_size=images.size,
         variant=program.variant,
         data=data,
-        window=_window(weights, group, PICTURES[data].size),
+        window=_window(weights, group, images.size),
         heads=sizes.queries // (sizes.width // 2),
     )
     assert isinstance(model, GroupAttentionNetwork)
     counterparts = counterparts_of(model, sizes.blocks, sizes.head)
     fill_strictly(model, counterparts, weights, ignored=is_buffer)
-    model.preprocess.mean.copy_(torch.tensor(PICTURES[data].mean))
-    model.preprocess.spread.copy_(torch.tensor(PICTURES[data].spread))
+    model.preprocess.mean.copy_(torch.tensor(images.mean))
+    model.preprocess.spread.copy_(torch.tensor(images.std))
     return model.eval()
+
+
+def _shape(weights: Weights, key: str, *axes: int) -> tuple[int, ...]:
+    return shape_of(weights, key, axes, ORIGINS)
 
 
 def _sizes(weights: Weights) -> Sizes:
     """In the list `transformer`, blocks have attention, pools have no keys, the head is last."""
     require(
         not any(key.endswith(".running_mean") for key in weights),
-        "it was trained with BatchNorm; the published networks, which alone fit, have LayerNorm.",
+        "it was trained with BatchNorm; only the published networks, with LayerNorm, fit.",
     )
     found = (re.match(r"transformer\.(\d+)\.", key) for key in weights)
     numbers = sorted({int(match[1]) for match in found if match is not None})
@@ -140,50 +157,41 @@ def _sizes(weights: Weights) -> Sizes:
     )
 
 
-def _shape(weights: Weights, key: str, *axes: int) -> tuple[int, ...]:
-    require(
-        key in weights and weights[key].ndim in axes,
-        f"it has no {key} of {' or '.join(map(str, axes))} axes, but for instance "
-        f"{next(iter(weights))}; give the whole state dict of a network of {' or '.join(ORIGINS)}.",
-    )
-    return tuple(weights[key].shape)
-
-
 def _group(weights: Weights) -> PlanarGroup:
-    """Elements are kept as (angle), or as (angle, mirror) with unmirrored ones first."""
+    """Elements are stored as (angle), or as (angle, reflection) with pure rotations first."""
     inner = (key for key in weights if key.endswith(".group._elements"))
     key = next(inner, "group._elements")
     order, numbers = _shape(weights, key, 2)
     require(
         numbers == 1 or (numbers == 2 and order % 2 == 0),
-        f"{key} is {order} x {numbers}; a group of n rotations has n x 1, with mirrors 2n x 2.",
+        f"{key} is {order} x {numbers}; a group of n rotations has n x 1, with reflections 2n x 2.",
     )
     return PlanarGroup(order // numbers, reflections=numbers == 2)
 
 
 def _window(weights: Weights, group: PlanarGroup, size: int) -> int:
-    """The side of the window, or of the whole picture where the attention is global."""
+    """Return the side of the window, or of the whole image where the attention is global."""
     key = f"{LIFT}.row_indices"
-    poses, *sides = _shape(weights, key, 3, 5)
+    elements, *sides = _shape(weights, key, 3, 5)
     whole = len(sides) == 4
     fits = sides[0] == size if whole else 0 < sides[0] < size
     require(
-        poses == group.order and len(set(sides)) == 1 and fits,
-        f"{key} is {' x '.join(map(str, [poses, *sides]))}; with {group.order} poses and pictures "
-        f"of {size} pixels it must be {group.order} x P x P with a window P below {size}, "
-        f"or {group.order}{f' x {size}' * 4}.",
+        elements == group.order and len(set(sides)) == 1 and fits,
+        f"{key} is {' x '.join(map(str, [elements, *sides]))}; with {group.order} group elements "
+        f"and images of {size} pixels it must be {group.order} x P x P with a window P below "
+        f"{size}, or {group.order}{f' x {size}' * 4}.",
     )
     layers = {tuple(w.shape) for key, w in weights.items() if key.endswith(".row_indices")}
     require(whole or len(layers) == 1, "its layers have different windows; they must share one.")
     return sides[0]
 
 
-def _published_data(sizes: Sizes) -> str:
-    """The data set whose published layout has these sizes."""
+def _published_layout(sizes: Sizes) -> str:
+    """Return the data set whose published layout has these sizes."""
     known = {}
     for data, layout in LAYOUTS.items():
         widths = tuple(width for stage in layout.widths for width in stage)
-        known[data] = _described(len(PICTURES[data].mean), layout.width, widths)
+        known[data] = _described(len(PUBLISHED_DATA[data].mean), layout.width, widths)
         if str(sizes) == known[data]:
             return data
     layouts = "; ".join(f"{data}: {words}" for data, words in known.items())
@@ -196,17 +204,90 @@ def _described(in_chans: int, width: int, widths: tuple[int, ...]) -> str:
 
 
 def _require_tables_of(origin: str, weights: Weights, group: PlanarGroup) -> None:
-    """The tables in the file must be those of the program that is said to have made it."""
-    kept = [table.long() for key, table in weights.items() if key.endswith(".g_indices")]
+    """Raise unless the tables in the file are those of the program `origin`."""
+    stored = [table.long() for key, table in weights.items() if key.endswith(".g_indices")]
     makers = [
         name
         for name, program in ORIGINS.items()
-        if all(torch.equal(table, program.kept_table(group)) for table in kept)
+        if all(torch.equal(table, program.stored_table(group)) for table in stored)
     ]
     if makers and origin not in makers:
-        raise InputError(f"these weights were made by {makers[0]}; use --from {makers[0]}.")
+        raise InputError(f"these weights come from {makers[0]}, not from {origin}.")
     require(
         bool(makers),
         f"its g_indices are not those of {group.name} in {' or '.join(ORIGINS)}; "
         "it must come from one of these programs, unchanged.",
     )
+
+
+def is_buffer(key: str) -> bool:
+    """Return whether the key holds no parameter, but a table that we compute."""
+    return re.fullmatch(r"(.*\.)?group\._\w+|.*\.(row|col|g)_indices", key) is not None
+
+
+def heads_first(values: Tensor, heads: int, axis: int) -> Tensor:
+    """Reorder an axis: their channel c·heads + head becomes our head·channels + c."""
+    split = values.unflatten(axis, (-1, heads))  # (…, c, head, …)
+    return split.transpose(axis, axis + 1).flatten(axis, axis + 1)
+
+
+def counterparts_of(model: GroupAttentionNetwork, blocks: Sequence[int], head: int) -> Counterparts:
+    """Return the counterpart of each parameter, given the numbers of their blocks and head."""
+    heads = model.lift.project.plan.heads
+    pairs = {
+        **attention_counterparts("lift", LIFT, heads),
+        **_norm("norm", "lifting_normalization"),
+        "head.weight": Counterpart(f"transformer.{head}.weight"),
+    }
+    numbers, number = iter(blocks), 0
+    for stage, layers in model.stages.named_children():
+        for name, layer in layers.named_children():
+            ours = f"stages.{stage}.{name}"
+            if isinstance(layer, GSABlock):
+                number = next(numbers)
+                pairs |= _block(ours, f"transformer.{number}", heads, layer)
+            elif isinstance(layer, FieldNorm):
+                pairs |= _norm(ours, f"transformer.{number + 1}")  # it follows its block
+    return pairs
+
+
+def attention_counterparts(ours: str, theirs: str, heads: int) -> Counterparts:
+    """Return those of a lifting layer, or of a group layer without its group embedding."""
+    rows, columns = (partial(heads_first, heads=heads, axis=axis) for axis in (0, 1))
+    pairs = _both(f"{ours}.project.to_output", f"{theirs}.wout", columns)
+    for name in ("query", "key", "value"):
+        pairs |= _both(f"{ours}.project.to_{name}", f"{theirs}.{name}", rows, rows)
+    for axis in ("row", "col"):
+        pairs |= _both(f"{ours}.place.{axis}.spread", f"{theirs}.{axis}_embedding.0")
+        pairs |= _norm(f"{ours}.place.{axis}.norm", f"{theirs}.{axis}_embedding.1")
+        pairs |= _both(f"{ours}.place.{axis}.mix", f"{theirs}.{axis}_embedding.3")
+    return pairs
+
+
+def _block(ours: str, theirs: str, heads: int, block: GSABlock) -> Counterparts:
+    wider = isinstance(block.shortcut, nn.Linear)
+    return {
+        **_norm(f"{ours}.norm_in", f"{theirs}.attention.0"),
+        **attention_counterparts(f"{ours}.attention", f"{theirs}.attention.2", heads),
+        f"{ours}.attention.pose": Counterpart(f"{theirs}.attention.2.group_embedding.weight"),
+        **_norm(f"{ours}.norm_out", f"{theirs}.attention.3"),
+        **(_both(f"{ours}.shortcut", f"{theirs}.shortcut.0") if wider else {}),
+        **_both(f"{ours}.mlp.0", f"{theirs}.mlp.0"),
+        **_norm(f"{ours}.mlp.1", f"{theirs}.mlp.1"),
+        **_both(f"{ours}.mlp.3", f"{theirs}.mlp.3"),
+        **_norm(f"{ours}.mlp.4", f"{theirs}.mlp.4"),
+    }
+
+
+def _norm(ours: str, theirs: str) -> Counterparts:
+    return _both(ours, f"{theirs}.layer_norm")
+
+
+def _both(
+    ours: str, theirs: str, weight: Arrange = unchanged, bias: Arrange = unchanged
+) -> Counterparts:
+    """Return the counterparts of a weight and its bias."""
+    return {
+        f"{ours}.weight": Counterpart(f"{theirs}.weight", weight),
+        f"{ours}.bias": Counterpart(f"{theirs}.bias", bias),
+    }

@@ -1,12 +1,16 @@
-"""Networks that PoolFormer and Roto-MetaFormer trained, as models of ours.
+"""Import networks that PoolFormer and Roto-MetaFormer trained.
 
-The file tells all sizes and which stages attend.  What leaves no trace in it is taken as published:
-the size of the pictures, their mean and spread, the norm (of the picture where all stages pool, of
-the channels where one attends), and whether the convolutions turn.
+The file determines all sizes, and which stages have attention.  The rest is taken as published: the
+image size, the mean and standard deviation of the images, the norm (over the image where all stages
+pool, over the channels where one attends), and whether the convolutions are equivariant.
+
+Both programs use the same keys.  Their list `network` holds stages and, between them, convolutions:
+stage n is entry 2n, the convolution before it entry 2n − 1; the first one is `patch_embed`.
 """
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -14,20 +18,39 @@ import torch
 from torch import nn
 
 from turnwise.errors import InputError, require, require_known
-from turnwise.models.importing.checkpoints import Weights, fill_strictly, read_checkpoint_weights
-from turnwise.models.importing.roto_keys import block, convolution, counterparts_of, is_buffer
+from turnwise.models.importing.checkpoints import (
+    Counterpart,
+    Weights,
+    fill_strictly,
+    import_weights,
+    shape_of,
+)
 from turnwise.models.metaformer import DESIGNS, MetaFormer
 from turnwise.models.registry import create_model
+
+MIXER = {
+    "mixer.attention.to_query_key_value": ("token_mixer.qkv", ("weight",)),
+    "mixer.attention.to_output": ("token_mixer.proj", ("weight", "bias")),
+}
+BLOCK = {
+    "norm_mixer": ("norm1", ("weight", "bias")),
+    "norm_mlp": ("norm2", ("weight", "bias")),
+    "mlp.0": ("mlp.fc1", ("weight", "bias")),
+    "mlp.2": ("mlp.fc2", ("weight", "bias")),
+}
+SCALES = {"scale_mixer": "layer_scale_1", "scale_mlp": "layer_scale_2"}
+
+Counterparts = dict[str, Counterpart]
 
 
 @dataclass(frozen=True)
 class RotoProgram:
-    """An original program: whether its convolutions turn, and the pictures it was trained on."""
+    """An original program: whether it is equivariant, and the images that it was trained on."""
 
     roto: bool
     image_size: int
     mean: tuple[float, ...]  # of the channels, or one number for any
-    spread: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 ROTO_ORIGINS = {
@@ -38,27 +61,23 @@ ROTO_ORIGINS = {
 
 
 def import_roto_original(path: str | Path, origin: str, image_size: int | None = None) -> nn.Module:
-    """The network in a state dict of PoolFormer or of Roto-MetaFormer, in eval mode.
+    """Build the network in a state dict of PoolFormer or Roto-MetaFormer, in eval mode.
 
     "metaformer" is a network of Roto-MetaFormer's program that was trained without RotoConv.
     """
     require_known(origin, ROTO_ORIGINS, "origin")
-    weights = read_checkpoint_weights(path)
-    try:
-        return build_roto_original(weights, origin, image_size)
-    except InputError as error:
-        raise InputError(f"{path} cannot be imported: {error}") from error
+    return import_weights(path, partial(build_roto_original, origin=origin, image_size=image_size))
 
 
 def build_roto_original(weights: Weights, origin: str, image_size: int | None = None) -> nn.Module:
-    """A model that computes with these weights what the program `origin` does."""
+    """Build the model that computes with these weights what the program `origin` does."""
     program = ROTO_ORIGINS[origin]
     name = _published_name(weights)
-    classes = _shape(weights, "head.weight", 2)[0]
-    channels = _shape(weights, f"{convolution(0)}.weight", 4)[1]
+    classes = shape_of(weights, "head.weight", [2], ROTO_ORIGINS)[0]
+    channels = shape_of(weights, f"{convolution(0)}.weight", [4], ROTO_ORIGINS)[1]
     require(
         len(program.mean) in (1, channels),
-        f"it takes pictures of {channels} channels, and {origin}'s have {len(program.mean)}.",
+        f"it takes images of {channels} channels, and {origin}'s have {len(program.mean)}.",
     )
     model = create_model(
         f"roto_{name}" if program.roto else name,
@@ -69,24 +88,24 @@ def build_roto_original(weights: Weights, origin: str, image_size: int | None = 
         **({"reduce": "legacy"} if program.roto else {}),
     )
     assert isinstance(model, MetaFormer)
-    fill_strictly(model, counterparts_of(model), weights, ignored=is_buffer)
+    fill_strictly(model, counterparts_of(model), weights)
     model.preprocess.mean.copy_(torch.tensor(program.mean))
-    model.preprocess.spread.copy_(torch.tensor(program.spread))
+    model.preprocess.spread.copy_(torch.tensor(program.std))
     return model.eval()
 
 
 def _published_name(weights: Weights) -> str:
-    """The published model that has these depths, widths and mixers."""
+    """Return the published model that has these depths, widths and mixers."""
     require(
         not any("pos_embed" in key for key in weights),
-        "it adds positions before attention, which no turned picture survives; only networks "
-        "without them fit.",
+        "it adds absolute positions before attention, which are not equivariant; only networks "
+        "without them can be imported.",
     )
     depths, widths, mixers = list[int](), list[int](), ""
     for stage in count():
         if f"{convolution(stage)}.weight" not in weights:
             break
-        widths.append(_shape(weights, f"{convolution(stage)}.weight", 4)[0])
+        widths.append(shape_of(weights, f"{convolution(stage)}.weight", [4], ROTO_ORIGINS)[0])
         found = (re.match(rf"network\.{2 * stage}\.(\d+)\.", key) for key in weights)
         depths.append(len({match[1] for match in found if match is not None}))
         attends = f"{block(stage, 0)}.token_mixer.qkv.weight" in weights
@@ -100,10 +119,34 @@ def _published_name(weights: Weights) -> str:
     )
 
 
-def _shape(weights: Weights, key: str, axes: int) -> tuple[int, ...]:
-    require(
-        key in weights and weights[key].ndim == axes,
-        f"it has no {key} of {axes} axes, but for instance {next(iter(weights))}; give the whole "
-        f"state dict of a network of {' or '.join(ROTO_ORIGINS)}.",
-    )
-    return tuple(weights[key].shape)
+def convolution(stage: int) -> str:
+    """Return the key of the convolution before a stage."""
+    return "patch_embed.proj" if stage == 0 else f"network.{2 * stage - 1}.proj"
+
+
+def block(stage: int, number: int) -> str:
+    """Return the key of a block of a stage."""
+    return f"network.{2 * stage}.{number}"
+
+
+def counterparts_of(model: MetaFormer) -> Counterparts:
+    """Return the counterpart of each of our parameters."""
+    design = model.design
+    pairs = _both("norm", "norm") | _both("head", "head")
+    for stage, (depth, letter) in enumerate(zip(design.depths, design.mixers, strict=True)):
+        pairs |= _both(f"embeddings.{stage}", convolution(stage))
+        for number in range(depth):
+            ours = f"stages.{stage}.{number}"
+            pairs |= _block(ours, block(stage, number), attends=letter in "aw")
+    return pairs
+
+
+def _both(ours: str, theirs: str, names: tuple[str, ...] = ("weight", "bias")) -> Counterparts:
+    return {f"{ours}.{name}": Counterpart(f"{theirs}.{name}") for name in names}
+
+
+def _block(ours: str, theirs: str, attends: bool) -> Counterparts:
+    pairs = {f"{ours}.{a}": Counterpart(f"{theirs}.{b}") for a, b in SCALES.items()}
+    for name, (other, names) in (BLOCK | (MIXER if attends else {})).items():
+        pairs |= _both(f"{ours}.{name}", f"{theirs}.{other}", names)
+    return pairs

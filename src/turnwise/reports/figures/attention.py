@@ -1,172 +1,218 @@
-"""How a gaze turns with the picture, and what a network has learned about positions."""
+"""Attention maps that follow the image, and what a model has learned about positions.
+
+Attention is linear in its values, out = Σ_s w_s v_s, so w_s = ∂out/∂v_s.  The weights are computed
+as that derivative, whatever formula or kernel the layer uses; a layer only declares where its
+values enter and leave (`layers.declarations`).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import matplotlib
 import torch
 from jaxtyping import Float
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from turnwise.attention.rotary import own_frame_phases
+from turnwise.data.batches import to_unit
 from turnwise.errors import InputError, require
-from turnwise.evaluation.certificate.moves import describe_element
-from turnwise.geometry.grids import pixel_centres
+from turnwise.evaluation.transformations import describe_element
+from turnwise.geometry.layouts import to_field
 from turnwise.groups import PlanarGroup, act_on_image
-from turnwise.layers.gsa.attention import GroupSelfAttention, LiftingSelfAttention
-from turnwise.layers.transformer.rotary import GroupRotaryAttention
-from turnwise.models.orbits import Orbit
-from turnwise.models.vit import VisionTransformer
-from turnwise.reports.figures.angles import draw_image
-from turnwise.reports.figures.attention_maps import Gaze, attention_of, grid_of
-from turnwise.reports.figures.plots import COLOURS, LOOK, laid_out
-from turnwise.reports.loaded_models import LoadedModel, chosen_example
+from turnwise.inference.predictor import Predictor
+from turnwise.layers.declarations import AttentionTaps, HasAttention, HasPositions
+from turnwise.reports.figures import FigureOptions, Plot, figure
+from turnwise.reports.figures.plots import COLOURS, IMAGE_LOOK, draw_image, draw_map, fix_layout
+from turnwise.reports.loaded_models import LoadedModel, take_example
 from turnwise.reports.tables import format_error
 
-ROWS_OF_MAPS = 6
+Image = Float[Tensor, "1 channel row col"]
+Weights = Float[Tensor, "group key_row key_col"]
+GROUP_AXIS = {"field": 1, "regular": 2}  # of the layouts whose group axis is separate
 
 
-def moved_place(group: PlanarGroup, g: int, row: int, col: int, side: int) -> tuple[int, int]:
-    """Where the pixel (row, col) of a square grid is after g."""
-    one = torch.zeros(side, side)
-    one[row, col] = 1
-    return divmod(int(act_on_image(group, g, one).argmax()), side)
+class Query(NamedTuple):
+    """A query token: the number of its layer, its head, group element, row and column."""
+
+    layer: int
+    head: int
+    element: int
+    row: int
+    col: int
 
 
-def moved_gaze(group: PlanarGroup, g: int, gaze: Gaze, poses: int, side: int) -> Gaze:
-    """The same token of the picture moved by g: its pixel moves, and its pose becomes g·h."""
-    row, col = moved_place(group, g, gaze.row, gaze.col, side)
-    pose = group.compose(g, gaze.pose) if poses == group.order else gaze.pose
-    return gaze._replace(pose=pose, row=row, col=col)
+@figure("attention", "what a token attends to, and how that follows the image")
+def attention_figure(models: Sequence[LoadedModel], options: FigureOptions) -> Plot:
+    """Draw one column for each group element g that maps pixels to pixels.
 
-
-def attention_figure(
-    subject: LoadedModel, *, picture: int = 0, layer: int = 0, head: int = 0, element: int = 0,
-    pixel: tuple[int, int] | None = None,
-) -> tuple[Figure, list[float]]:  # fmt: skip
-    """A column for each element g that maps pixels: the picture moved by g with the token marked,
-    its weights on all sources (poses added up), and the difference to the first ones, moved.
-
-    Also returns that difference for each g, relative to the largest weight.
+    From above: the image transformed by g with the query token marked, the attention weights of
+    that token, summed over the group, and how they differ from the first column, transformed.
     """
-    require(
-        not isinstance(subject.model, Orbit),
-        f"{subject.name} asks a plain model for every view; show the attention of that model.",
-    )
-    image = chosen_example(subject, picture).images.float() / 255
-    poses, side, _, _ = grid_of(subject.model, image, layer)
-    group = _acting_group(subject, poses)
-    row, col = pixel or (side // 3, side // 2)
-    gaze = Gaze(layer, head, element, row, col)
-    first = attention_of(subject.model, image, gaze).sum(dim=0)
-    elements, gaps = group.grid_elements(), []
-    with matplotlib.rc_context({**LOOK, "axes.grid": False, "font.size": 13.0}):
-        figure = Figure(figsize=(1.6 + 1.9 * len(elements), 6.3), layout="constrained")
-        cells = figure.subplots(3, len(elements), squeeze=False)
+    (model,) = models
+    image = to_unit(take_example(model, options.image_for(models)).images)
+    order, side, _, _ = attention_grid(model.model, image, options.layer)
+    group = _acting_group(model, order)
+    row, col = options.pixel or (side // 3, side // 2)
+    query = Query(options.layer, options.head, options.element, row, col)
+    first = attention_weights(model.model, image, query).sum(dim=0)
+    elements, errors, bound = group.grid_elements(), list[float](), float(first.max())
+    with matplotlib.rc_context(IMAGE_LOOK):
+        fig = Figure(figsize=(1.6 + 1.9 * len(elements), 6.3), layout="constrained")
+        cells = fig.subplots(3, len(elements), squeeze=False)
         for column, g in enumerate(elements):
-            turned = moved_gaze(group, g, gaze, poses, side)
-            moved = act_on_image(group, g, image)
-            weights = attention_of(subject.model, moved, turned).sum(dim=0)
-            gap = weights - act_on_image(group, g, first)
-            gaps.append(float(gap.abs().max() / first.max()))
-            draw_image(cells[0, column], moved[0])
-            cells[0, column].set_title(describe_element(group, g).replace(", ", ",\n"), fontsize=12)
-            _mark(cells[0, column], turned, side, image.shape[-1])
-            bound = float(first.max())
-            _heat(cells[1, column], weights, 0.0, bound, "cividis")
-            _heat(cells[2, column], gap, -bound, bound, "RdBu_r")
-            cells[2, column].set_xlabel(format_error(gaps[-1]), fontsize=12)
+            token = transform_query(group, g, query, order, side)
+            transformed = act_on_image(group, g, image)
+            weights = attention_weights(model.model, transformed, token).sum(dim=0)
+            difference = weights - act_on_image(group, g, first)
+            errors.append(float(difference.abs().max() / bound))
+            title = describe_element(group, g).replace(", ", ",\n")
+            draw_image(cells[0, column], transformed[0])
+            cells[0, column].set_title(title, fontsize=12)
+            _mark(cells[0, column], token, image.shape[-1] / side)
+            draw_map(cells[1, column], weights, bound, signed=False)
+            draw_map(cells[2, column], difference, bound)
+            cells[2, column].set_xlabel(format_error(errors[-1]), fontsize=12)
         cells[1, 0].set_ylabel("attention")
         cells[2, 0].set_ylabel("difference")
-        figure.suptitle(
-            f"{subject.name}: layer {layer}, head {head}, pose {element} at ({row}, {col})",
-            fontsize=13,
-        )
-        return laid_out(figure), gaps
+        title = f"{model.name}: layer {query.layer}, head {query.head}, "
+        fig.suptitle(f"{title}group element {query.element} at ({row}, {col})", fontsize=13)
+        text = f"largest difference to the transformed attention: {max(errors):.1e}"
+        return Plot(fix_layout(fig), text)
 
 
-def position_maps(model: nn.Module) -> dict[str, Float[Tensor, "pose row col"]]:
-    """What is learned of positions, as maps over the offset from a token, one for each pose.
+@figure("positions", "learned positional encodings as maps")
+def positions_figure(models: Sequence[LoadedModel], options: FigureOptions) -> Plot:
+    """Draw the position maps of the first layer that declares any: a column per group element.
 
-    Group attention: channels of P(h⁻¹δ).  Rotary: the mean of cos(hω·δ) over the frequencies ω of a
-    head, which is how much of a query equal to its key is left at offset δ.  Plain transformers:
-    channels of the absolute positions, which have no pose.
+    Blue is negative and red positive; the number beside a row is its largest absolute value.
     """
+    (model,) = models
+    maps = position_maps(model.model)
+    order = max(len(each) for each in maps.values())
+    group: PlanarGroup = model.model.group  # type: ignore[assignment]
+    with matplotlib.rc_context(IMAGE_LOOK):
+        size = (1.8 + 1.6 * order, 1.0 + 1.6 * len(maps))
+        fig = Figure(figsize=(max(4.0, size[0]), size[1]), layout="constrained")
+        cells = fig.subplots(len(maps), order, squeeze=False)
+        for row, (name, each) in zip(cells, maps.items(), strict=True):
+            bound = float(each.abs().max())
+            for g, axes in enumerate(row):
+                draw_map(axes, each[g], bound)
+            row[0].set_ylabel(f"{name}\n±{bound:.2g}")
+        for g, axes in enumerate(cells[0]):
+            title = f"element {g}:\n{describe_element(group, g)}" if order > 1 else "no group axis"
+            axes.set_title(title, fontsize=11)
+        return Plot(fix_layout(fig))
+
+
+def position_maps(model: nn.Module) -> dict[str, Weights]:
+    """Return the maps that the first layer with learned positions declares."""
     for module in model.modules():
-        if isinstance(module, LiftingSelfAttention | GroupSelfAttention):
-            return _place_maps(module)
-        if isinstance(module, GroupRotaryAttention):
-            return _rotary_maps(module)
-        if isinstance(module, VisionTransformer):
-            side = round(len(module.position) ** 0.5)
-            maps = module.position.detach().cpu().T.unflatten(1, (side, side))
-            return {f"channel {c}": maps[c][None] for c in range(min(ROWS_OF_MAPS, len(maps)))}
+        if isinstance(module, HasPositions):
+            return module.position_maps()
     raise InputError(f"{type(model).__name__} has no positions that can be shown.")
 
 
-def positions_figure(subject: LoadedModel) -> Figure:
-    """The maps of `position_maps`: a row for each channel or head, a column for each pose.
+def attention_layers(model: nn.Module) -> list[HasAttention]:
+    """Return the layers whose attention can be shown, in the order of the network."""
+    return [module for module in model.modules() if isinstance(module, HasAttention)]
 
-    Blue is below zero and red above; the number beside a row is its largest value.
+
+def attention_grid(model: nn.Module, image: Image, layer: int) -> tuple[int, int, int, int]:
+    """Return the number of group elements, rows and columns of a layer's tokens, and its heads."""
+    taps = _taps(model, layer)
+    _, mixed = _run(model, image, taps)
+    order, rows, cols, _ = _as_field(mixed, taps.layout).shape
+    return order, rows, cols, taps.heads
+
+
+def attention_weights(model: nn.Module, image: Image, query: Query) -> Weights:
+    """Return the weights of all keys (group, row, col) for one query token; they sum to 1.
+
+    Rows and columns of keys are those of the layer's input, of queries those of its output.
     """
-    maps = position_maps(subject.model)
-    poses = max(len(each) for each in maps.values())
-    group: PlanarGroup = subject.model.group  # type: ignore[assignment]
-    with matplotlib.rc_context({**LOOK, "axes.grid": False, "font.size": 13.0}):
-        size = (1.8 + 1.6 * poses, 1.0 + 1.6 * len(maps))
-        figure = Figure(figsize=(max(4.0, size[0]), size[1]), layout="constrained")
-        cells = figure.subplots(len(maps), poses, squeeze=False)
-        for row, (name, each) in zip(cells, maps.items(), strict=True):
-            bound = float(each.abs().max())
-            for pose, axes in enumerate(row):
-                _heat(axes, each[pose], -bound, bound, "RdBu_r")
-            row[0].set_ylabel(f"{name}\n±{bound:.2g}")
-        for pose, axes in enumerate(cells[0]):
-            words = describe_element(group, pose) if poses > 1 else "no pose"
-            axes.set_title(f"pose {pose}:\n{words}" if poses > 1 else words, fontsize=11)
-        return laid_out(figure)
+    taps = _taps(model, query.layer)
+    value, mixed = _run(model, image, taps)
+    outputs = _as_field(mixed, taps.layout)
+    order, rows, cols, width = outputs.shape
+    require(
+        0 <= query.head < taps.heads and 0 <= query.element < order,
+        f"the layer has heads 0 to {taps.heads - 1} and group elements 0 to {order - 1}.",
+    )
+    require(
+        0 <= query.row < rows and 0 <= query.col < cols,
+        f"the layer has rows 0 to {rows - 1} and columns 0 to {cols - 1}.",
+    )
+    channel = query.head * (width // taps.heads)  # any channel of the head has the same weights
+    output = outputs[query.element, query.row, query.col, channel]
+    (gradient,) = torch.autograd.grad(output, value)
+    return _as_field(gradient, taps.layout)[..., taps.first + channel].detach().cpu()
 
 
-def _place_maps(layer: nn.Module) -> dict[str, Float[Tensor, "pose row col"]]:
-    plan = layer.project.plan  # type: ignore[union-attr]
-    side = plan.neighbourhood.window or plan.size  # type: ignore[union-attr]
-    device = next(layer.parameters()).device
-    observe, place = layer.project.observe, layer.place  # type: ignore[union-attr]
-    coordinates, sources = observe(side, side, 0, device)  # type: ignore[operator]
-    with torch.no_grad():
-        encoded = place(coordinates).cpu()  # type: ignore[operator]
-    steps = sources.steps.cpu().long()
-    reach = int(steps.abs().max())
-    maps = encoded.new_full((encoded.shape[-1], len(encoded), 2 * reach + 1, 2 * reach + 1), 0.0)
-    maps[:, :, steps[:, 0] + reach, steps[:, 1] + reach] = encoded.permute(2, 0, 1)
-    chosen = torch.linspace(0, len(maps) - 1, min(ROWS_OF_MAPS, len(maps))).round().long().tolist()
-    return {f"channel {c}": maps[c] for c in chosen}
+def transform_query(group: PlanarGroup, g: int, query: Query, order: int, side: int) -> Query:
+    """Return the same token of the image transformed by g: the pixel g·x, and the element g·h."""
+    one = torch.zeros(side, side)
+    one[query.row, query.col] = 1
+    row, col = divmod(int(act_on_image(group, g, one).argmax()), side)
+    element = group.compose(g, query.element) if order == group.order else query.element
+    return query._replace(element=element, row=row, col=col)
 
 
-def _rotary_maps(
-    layer: GroupRotaryAttention, side: int = 15
-) -> dict[str, Float[Tensor, "pose row col"]]:
-    offsets = pixel_centres(side, side).flatten(0, 1).to(layer.frequency.device)
-    with torch.no_grad():
-        phases = own_frame_phases(layer.frequency, layer.matrices, offsets.float())
-    left = phases.cos().mean(dim=-1).cpu().unflatten(2, (side, side))  # (pose, head, row, col)
-    return {f"head {n}": left[:, n] for n in range(min(ROWS_OF_MAPS, left.shape[1]))}
+def _taps(model: nn.Module, layer: int) -> AttentionTaps:
+    layers = attention_layers(model)
+    require(bool(layers), f"{type(model).__name__} has no attention that can be shown.")
+    require(
+        0 <= layer < len(layers), f"there is no layer {layer}; they are 0 to {len(layers) - 1}."
+    )
+    return layers[layer].attention_taps()
 
 
-def _acting_group(subject: LoadedModel, poses: int) -> PlanarGroup:
-    """The model's own group, or where it has none, the one that it is held against."""
-    own: PlanarGroup = subject.model.group  # type: ignore[assignment]
-    return own if own.order == poses and poses > 1 else subject.group.exact_subgroup()
+def _run(model: nn.Module, image: Image, taps: AttentionTaps) -> tuple[Tensor, Tensor]:
+    """Return the values of a layer, as a leaf of the graph, and the values mixed by attention."""
+    kept: dict[str, Tensor] = {}
+
+    def keep_value(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        kept["value"] = output.detach().requires_grad_()
+        return kept["value"]
+
+    def keep_mixed(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        kept["mixed"] = inputs[0]
+
+    handles = [
+        taps.value.register_forward_hook(keep_value),
+        taps.output.register_forward_pre_hook(keep_mixed),
+    ]
+    predictor, was_training = Predictor(model), model.training
+    try:
+        with torch.enable_grad():
+            prepared = predictor.preprocess(image.to(predictor.device, predictor.precision))
+            model.eval()(prepared)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    require(
+        len(kept["value"]) == len(image),
+        f"{type(model).__name__} runs the layer on several views of the image; show the attention "
+        "of the model inside.",
+    )
+    return kept["value"], kept["mixed"]
 
 
-def _mark(axes: matplotlib.axes.Axes, gaze: Gaze, side: int, size: int) -> None:
-    """A ring around the token, at its place in the picture."""
-    scale = size / side
-    x, y = (gaze.col + 0.5) * scale - 0.5, (gaze.row + 0.5) * scale - 0.5
+def _as_field(x: Tensor, layout: str) -> Float[Tensor, "group row col channel"]:
+    """Convert the features of one image; values may have fewer group elements than outputs."""
+    order = x.shape[GROUP_AXIS[layout]] if layout in GROUP_AXIS else 1
+    return to_field(x, layout, order)[0]
+
+
+def _acting_group(model: LoadedModel, order: int) -> PlanarGroup:
+    """Return the model's own group, or if it has none, the one that it is measured against."""
+    own: PlanarGroup = model.model.group  # type: ignore[assignment]
+    return own if own.order == order and order > 1 else model.group.exact_subgroup()
+
+
+def _mark(axes: Axes, query: Query, scale: float) -> None:
+    """Draw a ring around a token; `scale` is the number of pixels per token."""
+    x, y = (query.col + 0.5) * scale - 0.5, (query.row + 0.5) * scale - 0.5
     axes.plot([x], [y], marker="o", markersize=11, mfc="none", mec=COLOURS[4], mew=2.5)
-
-
-def _heat(
-    axes: matplotlib.axes.Axes, values: Tensor, low: float, high: float, colours: str
-) -> None:
-    axes.imshow(values.numpy(), cmap=colours, vmin=low, vmax=high)
-    axes.set_xticks([])
-    axes.set_yticks([])

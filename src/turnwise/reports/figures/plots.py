@@ -1,8 +1,8 @@
-"""Curves: accuracy as the picture turns, and how training went.
+"""The style of all figures, their parts, and how they are written to files.
 
-Every curve is told from the others by colour (Okabe and Ito's, safe for the colour-blind), by its
-marker and by its dashes, any one of which suffices.  Figures belong to no global state of
-matplotlib, and the same numbers give the same file.
+Curves differ in colour (Okabe and Ito's palette, safe for colour-blind readers), in marker and in
+dashes, so any one of the three distinguishes them.  Figures use no global state of matplotlib, and
+the same numbers give the same file.
 """
 
 import io
@@ -12,20 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
+from torch import Tensor
 
 from turnwise.errors import require
-from turnwise.files import ANOTHER_OUTPUT, write_atomic
+from turnwise.files import ANOTHER_PATH, write_atomic
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+FORMATS = (".png", ".svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")  # seven colours and eight markers: 56 pairs
-DASHES = ("-", "--", "-.")  # and three dashes: 24 pairs without colour
-WIDEST_NAME = 47  # letters of a legend
+DASHES = ("-", "--", "-.")  # with eight markers: 24 pairs without colour
+MAX_NAME = 47  # letters in a legend
 LOOK: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is there on every machine
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine has it
     "font.size": 15.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -36,140 +39,114 @@ LOOK: dict[Any, Any] = {
     "lines.markersize": 8.5,
     "legend.frameon": False,
     "legend.handlelength": 3.2,
-    "text.parse_math": False,  # a dollar in a model's name is a dollar
+    "text.parse_math": False,  # a dollar sign in a model's name is a dollar sign
     "svg.hashsalt": "turnwise",
 }
-
-
-def accuracy_against_angle(curves: Curves, group_angles: Sequence[float]) -> Figure:
-    """Accuracy (fractions) against the angle (degrees, 0 to 360) by which the test was turned.
-
-    `curves` gives each model its angles and accuracies; light vertical lines stand at
-    `group_angles`, where the model is exact.  A full turn repeats the picture, so a curve that
-    has 0° is closed at 360°.
-    """
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(7.5, 5.4), layout="constrained")
-        axes = figure.add_subplot(
-            xlabel="the picture is turned by", ylabel="accuracy", xlim=(-6, 366)
-        )
-        angle_axis(axes)
-        draw_curves(axes, {name: closed_curve(*curve) for name, curve in curves.items()}, 36)
-        mark_exact_angles(axes, group_angles)
-        percent_axis(axes, [value for _, values in curves.values() for value in values])
-        add_legend(figure, axes)
-        return laid_out(figure)
-
-
-def training_curves(
-    metrics: Mapping[str, Sequence[Mapping[str, Any]]],
-    *,
-    loss: str = "train_loss",
-    accuracy: str = "val_accuracy",
-) -> Figure:
-    """Training loss and validation accuracy against the epoch, one curve per run.
-
-    `metrics` gives each run the rows of its metrics table: `epoch`, and what was measured then.
-    A row without a value (missing, None or empty, as CSV loggers leave it) has no point.
-    """
-    with matplotlib.rc_context(LOOK):
-        figure = Figure(figsize=(7.5, 4.4), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        left.set(xlabel="epoch", ylabel="training loss")
-        right.set(xlabel="epoch", ylabel="validation accuracy")
-        for axes, key in ((left, loss), (right, accuracy)):
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-            draw_curves(axes, {run: _column(rows, key) for run, rows in metrics.items()}, 15)
-        reached = [_column(rows, accuracy)[1] for rows in metrics.values()]
-        percent_axis(right, [value for values in reached for value in values])
-        add_legend(figure, left)
-        return laid_out(figure)
+IMAGE_LOOK = {**LOOK, "axes.grid": False, "font.size": 13.0}  # of grids of images
 
 
 def figure_svg(figure: Figure) -> str:
-    """The figure as one `<svg>` element that needs nothing else; text is drawn as shapes."""
+    """Return the figure as one self-contained `<svg>` element; text is drawn as shapes."""
     drawn = io.StringIO()
     with matplotlib.rc_context(LOOK):
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(drawn, format="svg", metadata=nothing)
     text = drawn.getvalue()
-    return text[text.index("<svg") :]  # without the XML prologue, which names an outside DTD
+    return text[text.index("<svg") :]  # without the XML prologue, which refers to an external DTD
 
 
-def figure_png(figure: Figure, path: Path, cure: str = ANOTHER_OUTPUT) -> None:
-    """The figure as a picture of 192 pixels to the inch; `cure` as in `files.fill_atomic`."""
+def figure_file(figure: Figure, path: Path, hint: str = ANOTHER_PATH) -> None:
+    """Write the figure as .svg, or as .png with 192 dpi; `hint` as in `files.fill_atomic`."""
+    suffix = path.suffix.lower()
+    require(suffix in FORMATS, f"a figure is written as .png or .svg, got {path.name!r}.")
+    if suffix == ".svg":
+        write_atomic(path, figure_svg(figure).encode(), hint)
+        return
     drawn = io.BytesIO()
     with matplotlib.rc_context(LOOK):
         figure.savefig(drawn, format="png", dpi=192, metadata={"Software": None})
-    write_atomic(path, drawn.getvalue(), cure)
+    write_atomic(path, drawn.getvalue(), hint)
 
 
-def figure_file(figure: Figure, path: Path, cure: str = ANOTHER_OUTPUT) -> None:
-    """The figure as the file that its name says, .png or .svg."""
-    require(
-        path.suffix.lower() in (".png", ".svg"),
-        f"a picture is written as .png or .svg, got {path.name!r}.",
-    )
-    if path.suffix.lower() == ".png":
-        figure_png(figure, path, cure)
-    else:
-        write_atomic(path, figure_svg(figure).encode(), cure)
+def draw_image(axes: Axes, image: Float[Tensor, "channel row col"], title: str = "") -> None:
+    """Draw an image with values from 0 to 1, without an axis."""
+    colours = image.clamp(0, 1).cpu().movedim(0, -1).numpy()
+    grey = colours.shape[-1] == 1
+    axes.imshow(colours[..., 0] if grey else colours, cmap="gray", vmin=0, vmax=1)
+    axes.set_axis_off()
+    axes.set_title(title, fontsize=14)
 
 
-def draw_curves(axes: Axes, curves: Curves, most_markers: int) -> None:
-    """Each curve in its own colour, marker and dashes."""
+def draw_map(
+    axes: Axes, values: Float[Tensor, "row col"], bound: float, *, signed: bool = True
+) -> None:
+    """Draw a map of values from −bound (blue) to bound (red), or from 0 to bound."""
+    colours, lowest = ("RdBu_r", -bound) if signed else ("cividis", 0.0)
+    axes.imshow(values.numpy(), cmap=colours, vmin=lowest, vmax=bound)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def draw_curves(axes: Axes, curves: Curves, max_markers: int) -> None:
+    """Draw each curve in its own colour, marker and dashes."""
     looks = zip(cycle(COLOURS), cycle(MARKERS), cycle(DASHES), strict=False)
     for (name, (x, y)), (colour, marker, dashes) in zip(curves.items(), looks, strict=False):
         axes.plot(
             x,
             y,
-            label=shown_label(name),
+            label=legend_label(name),
             color=colour,
             marker=marker,
             linestyle=dashes,
-            markevery=-(-len(x) // most_markers) or 1,
+            markevery=-(-len(x) // max_markers) or 1,
             markeredgecolor="white",
             markeredgewidth=0.7,
         )
 
 
-def shown_label(name: str) -> str:
-    """The name for a legend, without its middle where it is wider than a figure.
+def legend_label(name: str) -> str:
+    """Return the name for a legend, with its middle left out where it is too long.
 
-    Behind a space without width where matplotlib would leave it out.
+    A zero-width space precedes an underscore, because matplotlib hides labels that begin with one.
     """
-    if len(name) > WIDEST_NAME:
-        half = (WIDEST_NAME - 1) // 2
+    if len(name) > MAX_NAME:
+        half = (MAX_NAME - 1) // 2
         name = f"{name[:half]}…{name[-half:]}"
     return f"\u200b{name}" if name.startswith("_") else name
 
 
 def angle_axis(axes: Axes) -> None:
-    """A tick every 45°."""
+    """Put a tick every 45°."""
     axes.set_xticks(range(0, 361, 45), [f"{angle}°" for angle in range(0, 361, 45)])
 
 
-def mark_exact_angles(axes: Axes, angles: Sequence[float]) -> None:
-    """A light line behind the curves at each angle that pixels can be turned by exactly."""
-    exact = sorted({angle % 360 for angle in angles})
-    for angle in [*exact, 360.0] if 0 in exact else exact:
-        label = "exact angle of the group" if angle == exact[0] else None
+def mark_exact_angles(axes: Axes) -> None:
+    """Draw a light line behind the curves at each angle at which pixels rotate exactly."""
+    for angle in range(0, 361, 90):
+        label = "pixels rotate exactly" if angle == 0 else None
         axes.axvline(angle, color="#e2e2e2", linewidth=5, zorder=0, label=label)
 
 
+def percent_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Show percentages from the ten below the lowest value up to 100 %, with space for markers."""
+    lowest = max(0.0, (10 * min(values, default=0.0) - 0.5) // 1 / 10)
+    axes.set_ylim(lowest - 0.02 * (1 - lowest), 1 + 0.03 * (1 - lowest))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
+
+
 def legend_columns(names: Iterable[str]) -> int:
-    """Two where the names are short enough."""
+    """Return 2 if the names are short, else 1."""
     return 2 if max(map(len, names), default=0) <= 24 else 1
 
 
 def add_legend(figure: Figure, axes: Axes) -> None:
-    """Below the data, in as many columns as the names leave room for."""
+    """Put the legend below the data."""
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=legend_columns(names))
 
 
-def laid_out(figure: Figure) -> Figure:
-    """The figure with its layout settled: else each drawing would move it by a hair."""
+def fix_layout(figure: Figure) -> Figure:
+    """Compute the layout once; otherwise every drawing would shift it slightly."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
@@ -178,20 +155,8 @@ def laid_out(figure: Figure) -> Figure:
 def closed_curve(
     angles: Sequence[float], values: Sequence[float]
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Sorted by angle; a full turn repeats the picture, so what is known at 0° is so at 360°."""
+    """Sort by angle, and repeat the value at 0° at 360°."""
     points = dict(sorted(zip(angles, values, strict=True)))
     if 0 in points:
         points.setdefault(360.0, points[0])
     return list(points), list(points.values())
-
-
-def _column(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:
-    kept = [row for row in rows if row.get(key) not in (None, "")]
-    return [float(row["epoch"]) for row in kept], [float(row[key]) for row in kept]
-
-
-def percent_axis(axes: Axes, values: Sequence[float]) -> None:
-    """From the ten per cent below the lowest value to 100 %, with room for markers."""
-    lowest = max(0.0, (10 * min(values, default=0.0) - 0.5) // 1 / 10)
-    axes.set_ylim(lowest - 0.02 * (1 - lowest), 1 + 0.03 * (1 - lowest))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))

@@ -1,27 +1,23 @@
-// Turn or shift a picture; the answers to every view were computed beforehand.
+// Rotate or shift an image, and look up the predictions for that view.
 const data = JSON.parse(document.getElementById("explorer-data").textContent);
-const canvas = document.getElementById("explorer-picture");
+const canvas = document.getElementById("explorer-image");
 const slider = document.getElementById("explorer-angle");
-const place = document.getElementById("explorer-place");
-const voices = document.getElementById("explorer-voices");
+const statusLine = document.getElementById("explorer-status");
+const models = document.getElementById("explorer-models");
 const buttons = [...document.querySelectorAll("#explorer-choice button")];
-const view = { picture: 0, right: 0, up: 0 };
+const view = { number: 0, right: 0, up: 0 };
 
 for (const _ of data.models) {
   const box = document.createElement("div");
-  box.className = "voice";
-  voices.append(box);
+  box.className = "model";
+  models.append(box);
 }
 
-function pixelsOf(picture) {
-  return Uint8Array.from(atob(picture.pixels), (character) => character.charCodeAt(0));
-}
-
-// As the model sees it: f(A⁻¹(x − t)), bilinear, with zeros from outside; x right, y up.
-function sample(picture, pixels, degrees, right, up) {
-  const { rows, cols, channels } = picture;
+// The image that the model was given: f(A⁻¹(x − t)), bilinear, with zeros outside; x right, y up.
+function sample(source, pixels, degrees, right, up) {
+  const { rows, cols, channels } = source;
   const [cos, sin] = [Math.cos((degrees * Math.PI) / 180), Math.sin((degrees * Math.PI) / 180)];
-  const image = new ImageData(cols, rows);
+  const drawn = new ImageData(cols, rows);
   const at = (row, col, channel) =>
     row < 0 || col < 0 || row >= rows || col >= cols ? 0 : pixels[(row * cols + col) * channels + channel];
   for (let row = 0; row < rows; row++) {
@@ -34,35 +30,36 @@ function sample(picture, pixels, degrees, right, up) {
       const [below, beside] = [Math.max(0, fromRow - top), Math.max(0, fromCol - left)];
       for (let channel = 0; channel < 3; channel++) {
         const c = channels === 1 ? 0 : channel;
-        image.data[4 * (row * cols + col) + channel] =
+        drawn.data[4 * (row * cols + col) + channel] =
           (1 - below) * ((1 - beside) * at(top, left, c) + beside * at(top, left + 1, c)) +
           below * ((1 - beside) * at(top + 1, left, c) + beside * at(top + 1, left + 1, c));
       }
-      image.data[4 * (row * cols + col) + 3] = 255;
+      drawn.data[4 * (row * cols + col) + 3] = 255;
     }
   }
-  return image;
+  return drawn;
 }
 
 function show() {
-  const picture = data.pictures[view.picture];
+  const source = data.images[view.number];
   const degrees = Number(slider.value);
   const side = 2 * data.reach + 1;
-  const moved = view.right !== 0 || view.up !== 0;
-  canvas.width = picture.cols;
-  canvas.height = picture.rows;
-  const pen = canvas.getContext("2d", { willReadFrequently: true }); // drawn pixel by pixel
-  pen.putImageData(sample(picture, pixelsOf(picture), degrees, view.right, view.up), 0, 0);
+  const shifted = view.right !== 0 || view.up !== 0;
+  canvas.width = source.cols;
+  canvas.height = source.rows;
+  const pen = canvas.getContext("2d", { willReadFrequently: true }); // drawn pixel by pixel, not by a GPU
+  pen.putImageData(sample(source, bytesOf(source.pixels), degrees, view.right, view.up), 0, 0);
   data.models.forEach((name, m) => {
-    const answers = moved
-      ? picture.shifted[m][(data.reach - view.up) * side + view.right + data.reach]
-      : picture.turned[m][degrees / data.step];
-    showVoice(voices.children[m], name, picture.classes, answers.map((p) => p / data.whole), picture.label);
+    const probabilities = shifted
+      ? source.shifted[m][(data.reach - view.up) * side + view.right + data.reach]
+      : source.rotated[m][degrees / data.step];
+    showPredictions(models.children[m], name, source.classes, probabilities.map((p) => p / data.scale), source.label);
   });
-  place.textContent = moved
-    ? `shifted by ${view.right} to the right and ${view.up} up, in pixels`
-    : `turned by ${degrees}°`;
-  buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === view.picture)));
+  const [across, upright] = [view.right < 0 ? "left" : "right", view.up < 0 ? "down" : "up"];
+  statusLine.textContent = shifted
+    ? `shifted ${Math.abs(view.right)} ${across} and ${Math.abs(view.up)} ${upright}, in pixels`
+    : `rotated by ${degrees}°`;
+  buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === view.number)));
 }
 
 function shift(right, up) {
@@ -78,11 +75,11 @@ slider.addEventListener("input", () => {
 });
 buttons.forEach((button, i) =>
   button.addEventListener("click", () => {
-    view.picture = i;
+    view.number = i;
     show();
   }),
 );
-document.getElementById("explorer-back").addEventListener("click", () => shift(0, 0));
+document.getElementById("explorer-reset").addEventListener("click", () => shift(0, 0));
 canvas.addEventListener("keydown", (event) => {
   const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
   if (steps) {

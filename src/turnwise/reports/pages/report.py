@@ -1,243 +1,346 @@
-"""One page about one or several runs: turn the picture, curves, certificate, table, recipe."""
+"""One page about runs, for lay readers: an image to rotate, curves, certificates, scores, recipes.
 
-import json
+The page needs no server: the predictions for every view of its images are computed beforehand, and
+its script (explorer.js) transforms the pixels as for the model and looks the predictions up.
+"""
+
+import base64
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+from tqdm import tqdm
 
 from turnwise.data import Examples
-from turnwise.evaluation import read_evaluation
-from turnwise.evaluation.certificate.scores import hash_weights
+from turnwise.errors import InputError
+from turnwise.evaluation.certificate.certificate import Certificate, read_certificate
+from turnwise.evaluation.certificate.comparison import hash_weights
 from turnwise.evaluation.metrics import Interval
-from turnwise.evaluation.rotations import (
+from turnwise.evaluation.transformations import (
     accuracy_by_view,
     equal_angles,
     predict_over_angles,
-    predict_probabilities,
 )
 from turnwise.groups import PlanarGroup
-from turnwise.reports.figures.plots import accuracy_against_angle, figure_svg, training_curves
-from turnwise.reports.gallery import read_metrics, runs_table
-from turnwise.reports.loaded_models import LoadedModel, spaced_examples
-from turnwise.reports.pages.explorer import explorer_data, explorer_html, explorer_script
-from turnwise.reports.pages.page import (
-    Answer,
+from turnwise.inference.predictor import Predictor
+from turnwise.reports.figures.curves import accuracy_against_angle, runs_table, training_curves
+from turnwise.reports.figures.plots import figure_svg
+from turnwise.reports.figures.views import classes_to_show
+from turnwise.reports.loaded_models import (
+    LoadedModel,
+    rotated_views,
+    sample_examples,
+    shifted_views,
+    shifts_within,
+)
+from turnwise.reports.pages import (
+    Prediction,
     Section,
     code_html,
+    data_html,
     figure_html,
     film_strip,
     folded_html,
+    image_html,
     page,
     paragraph_html,
+    read_assets,
     table_html,
 )
-from turnwise.reports.tables import format_error, format_percent
-from turnwise.reports.views import answers_to, rotated_views
+from turnwise.reports.pages.certificate import control_table, element_table, verdict
+from turnwise.reports.tables import format_percent
+from turnwise.runs.run import Run
 
-CERTIFICATE = "certificate.json"
+STEP = 5  # degrees
+REACH = 5  # largest shift in pixels
+SCALE = 10_000  # a probability of 1; the page shows two decimals of a per cent
 STILLS = 8
-MOST_STRIPS = 3
-TURNING = (
-    "Drag the slider to turn the picture, or the picture to shift it; by keyboard, arrow keys move "
-    "either. The answers were computed beforehand, every 5° and for shifts up to 5 pixels."
+MAX_STRIPS = 3
+INSTRUCTIONS = (
+    "Drag the slider to rotate the picture, or drag the picture to shift it; the arrow keys do the "
+    f"same. The predictions were computed beforehand, for every {STEP}° and for shifts by up to "
+    f"{REACH} pixels."
+)
+ABOUT_CERTIFICATES = (
+    "A certificate states whether the output of a model stays the same when every picture is "
+    "transformed. The columns float64 and float32 show the largest change of the output, relative "
+    "to its size, in numbers with about 16 and 7 digits. A transformation holds if this change is "
+    "rounding error: at most 1e-10 and 1e-4. The other columns show the share of pictures that "
+    "keep their predicted class, the largest change of a probability, and the margin: the smallest "
+    "lead of the original class over every other class. A margin below 0 means that a prediction "
+    "changed. The negative controls check the measurement itself: they must change the output."
 )
 
 
 def report_page(
     title: str,
-    subjects: Sequence[LoadedModel],
+    models: Sequence[LoadedModel],
     examples: Examples,
     *,
     note: str,
     commands: str,
     progress: bool = False,
 ) -> str:
-    """The page as HTML; `examples` can be turned, `note` says how they were chosen, and `commands`
-    repeat what was done."""
-    data = explorer_data(subjects, examples, progress=progress)
-    runs = {s.name: s.run for s in subjects if s.run is not None}
-    trained = {name: run for name, run in runs.items() if (run / "metrics.csv").is_file()}
+    """Return the page as HTML.
+
+    Args:
+        title: plain text.
+        models: must take the same images and have the same classes.
+        examples: the images to rotate and shift.
+        note: how the examples were chosen.
+        commands: what to type to make the page again.
+        progress: show progress bars.
+    """
+    data = explorer_data(models, examples, progress=progress)
+    runs = {m.name: m.run for m in models if m.run is not None and m.run.exists}
+    trained = {name: run for name, run in runs.items() if run.has_metrics}
     recipes = "".join(
-        folded_html(name, code_html((run / "recipe.yaml").read_text(encoding="utf-8")))
+        folded_html(name, code_html(run.recipe_file.read_text(encoding="utf-8")))
         for name, run in runs.items()
-        if (run / "recipe.yaml").is_file()
     )
-    turning = paragraph_html(f"{note} {TURNING}") + explorer_html(data, examples)
+    rotate = paragraph_html(f"{note} {INSTRUCTIONS}") + explorer_html(data, examples)
+    scores = _scores(models)
     sections = [
-        Section("Turn the picture", turning),
-        Section("As it turns, still by still", _strips(subjects, examples)),
-        Section("Accuracy against angle", _angles(subjects, progress)),
-        Section("Certificate", _certificates(subjects)),
-        *([Section("Scores on the test split", scores)] if (scores := _scores(subjects)) else []),
+        Section("Rotate the picture", rotate),
+        Section("The picture at several angles", _strips(models, examples)),
+        Section("Accuracy against the angle", _angles(models, progress)),
+        Section("Certificates", _certificates(models)),
+        *([Section("Scores on the test split", scores)] if scores else []),
         *([Section("Training", _training(trained))] if trained else []),
-        Section("How this was made", code_html(commands) + recipes),
+        Section("How this page was made", code_html(commands) + recipes),
     ]
-    return page(title, sections, summary=_headline(subjects), script=explorer_script())
+    script = read_assets("predictions.js", "explorer.js")
+    return page(title, sections, summary=_headline(models), script=script)
 
 
-def chosen_examples(subjects: Sequence[LoadedModel], count: int = 6) -> Examples:
-    """One picture of each of the first classes, all that are recognised upright before others."""
-    sample = spaced_examples(subjects[0], 400)
-    right = torch.zeros(len(sample))
-    for subject in subjects:
-        right += predict_probabilities(subject.model, sample).argmax(-1) == sample.labels
+def choose_examples(models: Sequence[LoadedModel], count: int = 6) -> Examples:
+    """Return one image of each of the first classes, if possible one that all models recognise."""
+    sample = sample_examples(models[0], 400)
+    correct = torch.zeros(len(sample))
+    for model in models:
+        predicted = model.predictor.probabilities(sample.images).argmax(-1)
+        correct += predicted == sample.labels
     chosen: list[int] = []
     for label in sample.labels.unique().tolist()[:count]:
         of_class = (sample.labels == label).nonzero()[:, 0]
-        chosen.append(int(of_class[right[of_class].argmax()]))
+        chosen.append(int(of_class[correct[of_class].argmax()]))
     return sample.take(torch.tensor(chosen))
 
 
-def read_certificate(subject: LoadedModel) -> Mapping[str, Any] | None:
-    """The certificate of these weights that `turnwise certify` left in the run, if there is one."""
-    if subject.run is None:
+def stored_certificate(model: LoadedModel) -> Certificate | None:
+    """Return the certificate in the run folder, if there is one and it is of these weights."""
+    if model.run is None or not model.run.certificate_file.is_file():
         return None
     try:
-        kept = json.loads((subject.run / CERTIFICATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        certificate, _ = read_certificate(model.run.certificate_file)
+    except InputError:
         return None
-    needed = {"holds", "group", "elements", "controls", "pictures", "weights_sha256"}
-    if not isinstance(kept, dict) or not needed <= kept.keys():
-        return None
-    return kept if kept["weights_sha256"] == hash_weights(subject.model) else None
+    same = certificate.weights_sha256 == hash_weights(model.model)
+    return certificate if same else None
 
 
-def _turns(group: str) -> bool:
-    """Whether a certificate of this group is about quarter turns."""
-    return PlanarGroup.named(group).exact_subgroup().rotations == 4
+def stored_evaluation(model: LoadedModel) -> dict[str, Any] | None:
+    """Return the evaluation in the run folder, if there is one and it is of these weights."""
+    return None if model.run is None else model.run.evaluation()
 
 
-def _headline(subjects: Sequence[LoadedModel]) -> str:
-    """What a busy reader takes home, made from the figures."""
-    parts = []
-    for subject in subjects:
-        tested = read_evaluation(subject.run) if subject.run else None
-        certificate = read_certificate(subject)
-        if tested is None or certificate is None or not _turns(certificate["group"]):
+def rotated_predictions(
+    model: nn.Module, image: UInt8[Tensor, "channel row col"]
+) -> Float[Tensor, "angle class"]:
+    """Return the probabilities at every step of 360°.
+
+    Rotations by 90° are predicted in float64, so that equal probabilities are shown as equal:
+    float32 may differ in the last digit and round the other way.
+    """
+    angles = [float(angle) for angle in range(0, 360, STEP)]
+    probabilities = Predictor(model).probabilities(rotated_views(image, angles)).double()
+    exact = Predictor(model, precision="float64")
+    views = rotated_views(image, [angle for angle in angles if angle % 90 == 0])
+    probabilities[:: 90 // STEP] = exact.probabilities(views).double()
+    return probabilities
+
+
+def explorer_data(
+    models: Sequence[LoadedModel], examples: Examples, *, progress: bool = False
+) -> dict[str, Any]:
+    """Return the data of the script: pixels, classes, and predictions for every view."""
+    numbers = tqdm(range(len(examples)), desc="predicting", disable=not progress, leave=False)
+    shifts = shifts_within(REACH)
+    entries = []
+    for i in numbers:
+        image, label = examples.images[i], int(examples.labels[i])
+        rotated = {m.name: rotated_predictions(m.model, image) for m in models}
+        shifted = [m.predictor.probabilities(shifted_views(image, shifts)) for m in models]
+        shown = classes_to_show(rotated, label)
+        channels, rows, cols = image.shape
+        entries.append(
+            {
+                "rows": rows,
+                "cols": cols,
+                "channels": channels,
+                "pixels": base64.b64encode(image.movedim(0, -1).contiguous().numpy().data).decode(),
+                "label": shown.index(label),
+                "classes": [models[0].classes[c] for c in shown],
+                "rotated": [_whole_numbers(p[:, shown]) for p in rotated.values()],
+                "shifted": [_whole_numbers(p[:, shown]) for p in shifted],
+            }
+        )
+    return {
+        "models": [m.name for m in models],
+        "step": STEP,
+        "reach": REACH,
+        "scale": SCALE,
+        "images": entries,
+    }
+
+
+def explorer_html(data: dict[str, Any], examples: Examples) -> str:
+    """Return the image, its controls, the data, and an empty box for the predictions."""
+    alts = [f"a picture of {entry['classes'][entry['label']]}" for entry in data["images"]]
+    choice = "".join(
+        f'<button type="button" aria-pressed="false">{image_html(image, alt, 1)}</button>'
+        for image, alt in zip(examples.images, alts, strict=True)
+    )
+    return f"""<div class="explorer">
+<div>
+<canvas id="explorer-image" tabindex="0" role="img"
+ aria-label="the picture; drag it or press arrow keys to shift it, Home to reset it"></canvas>
+<p><label for="explorer-angle">angle</label><br>
+<input type="range" id="explorer-angle" min="0" max="{360 - STEP}" step="{STEP}" value="0"></p>
+<p id="explorer-status" role="status"></p>
+<button type="button" id="explorer-reset">reset</button>
+<div class="choice" id="explorer-choice" role="group" aria-label="other pictures">{choice}</div>
+</div>
+<div class="models" id="explorer-models"></div>
+</div>
+<noscript><p>To rotate the picture, allow JavaScript; the table below needs none.</p></noscript>
+{data_html("explorer-data", data)}"""
+
+
+def _whole_numbers(probabilities: Float[Tensor, "view class"]) -> list[list[int]]:
+    return (probabilities.double() * SCALE).round().to(torch.int64).tolist()
+
+
+def _headline(models: Sequence[LoadedModel]) -> str:
+    """Return one sentence per model, from its stored evaluation and certificate."""
+    sentences = []
+    for model in models:
+        tested, certificate = stored_evaluation(model), stored_certificate(model)
+        if tested is None or certificate is None or not _rotates_by_90(certificate.group):
             continue
         angles = tested["angles"]
         by_angle = dict(zip(angles["degrees"], angles["accuracy"], strict=True))
-        quarters = {degrees: a for degrees, a in by_angle.items() if degrees % 90 == 0}
-        verb = "keeps its answer" if certificate["holds"] else "changes its answers"
-        parts.append(
-            f"The {subject.name} model {verb} when the picture is turned by a quarter: accuracy "
-            f"{', '.join(format_percent(a) for a in quarters.values())} at "
-            f"{', '.join(f'{d:g}°' for d in quarters)}."
+        right = {degrees: a for degrees, a in by_angle.items() if degrees % 90 == 0}
+        verb = "keeps its predictions" if certificate.holds else "changes its predictions"
+        accuracies = [f"{format_percent(a)} at {d:g}°" for d, a in right.items()]
+        sentences.append(
+            f"The {model.name} model {verb} when the picture is rotated by 90°: its accuracy is "
+            f"{', '.join(accuracies)}."
         )
-    return " ".join(parts)
+    return " ".join(sentences)
 
 
-def _strips(subjects: Sequence[LoadedModel], examples: Examples) -> str:
-    angles, classes = equal_angles(STILLS), subjects[0].classes
+def _rotates_by_90(group: str) -> bool:
+    return PlanarGroup.named(group).exact_subgroup().rotations == 4
+
+
+def _strips(models: Sequence[LoadedModel], examples: Examples) -> str:
+    angles, classes = equal_angles(STILLS), models[0].classes
     strips = []
-    for image, label in zip(examples.images[:MOST_STRIPS], examples.labels.tolist(), strict=False):
+    for image, label in zip(examples.images[:MAX_STRIPS], examples.labels.tolist(), strict=False):
         views = rotated_views(image, angles)
-        frames = [(255 * view).round().to(torch.uint8) for view in views]
-        said = {s.name: _said(answers_to(s.model, views), label, classes) for s in subjects}
-        strips.append(film_strip(angles, frames, said, caption=f"A picture of: {classes[label]}"))
+        stills = [(255 * view).round().to(torch.uint8) for view in views]
+        predictions = {
+            m.name: _predictions(m.predictor.probabilities(views), label, classes) for m in models
+        }
+        caption = f"A picture of: {classes[label]}"
+        strips.append(film_strip(angles, stills, predictions, caption=caption))
     return "\n".join(strips)
 
 
-def _said(probabilities: Tensor, label: int, classes: Sequence[str]) -> list[Answer]:
+def _predictions(probabilities: Tensor, label: int, classes: Sequence[str]) -> list[Prediction]:
     best = probabilities.max(dim=-1)
     return [
-        Answer(classes[i], p, right=i == label)
+        Prediction(classes[i], p, correct=i == label)
         for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
 
 
-def _angles(subjects: Sequence[LoadedModel], progress: bool) -> str:
-    """From the test where all were tested, else on validation pictures."""
-    tested = [read_evaluation(s.run) if s.run else None for s in subjects]
+def _angles(models: Sequence[LoadedModel], progress: bool) -> str:
+    """Return accuracy against the angle: from the test if all were tested, else on validation."""
+    tested = [stored_evaluation(model) for model in models]
+    all_tested = all(stored is not None for stored in tested)
     curves: dict[str, tuple[list[float], list[float]]] = {}
-    whole = all(kept is not None for kept in tested)
-    for subject, kept in zip(subjects, tested, strict=True):
-        if whole and kept is not None:
-            curves[subject.name] = (kept["angles"]["degrees"], kept["angles"]["accuracy"])
+    for model, stored in zip(models, tested, strict=True):
+        if all_tested and stored is not None:
+            curves[model.name] = (stored["angles"]["degrees"], stored["angles"]["accuracy"])
             continue
-        degrees, sample = equal_angles(24), spaced_examples(subject, 200)
-        turned = predict_over_angles(subject.model, sample, degrees, progress=progress)
-        curves[subject.name] = (degrees, accuracy_by_view(turned, sample.labels))
-    plot = figure_svg(accuracy_against_angle(curves, [0.0, 90.0, 180.0, 270.0]))
-    what = "the test pictures" if whole else "200 validation pictures"
+        degrees, sample = equal_angles(24), sample_examples(model, 200)
+        rotated = predict_over_angles(model.predictor, sample.images, degrees, progress=progress)
+        curves[model.name] = (degrees, accuracy_by_view(rotated, sample.labels))
+    images = "the test images" if all_tested else "200 validation images"
     caption = (
-        f"Share of right answers on {what} as they turn. Quarter turns are exact; between them "
-        "pixels are interpolated."
+        f"Accuracy on {images} as they rotate. Rotations by 90° are exact; at other angles pixels "
+        "are interpolated."
     )
     columns = [d for d in next(iter(curves.values()))[0] if d % 45 == 0]
     rows = [
         [name, *(format_percent(dict(zip(*c, strict=True)).get(d, float("nan"))) for d in columns)]
         for name, c in curves.items()
     ]
+    plot = figure_svg(accuracy_against_angle(curves))
     return figure_html(plot, caption) + table_html(["model", *(f"{d:g}°" for d in columns)], rows)
 
 
-def _certificates(subjects: Sequence[LoadedModel]) -> str:
-    parts = []
-    for subject in subjects:
-        certificate = read_certificate(subject)
+def _certificates(models: Sequence[LoadedModel]) -> str:
+    parts = [paragraph_html(ABOUT_CERTIFICATES)]
+    for model in models:
+        certificate = stored_certificate(model)
         if certificate is None:
-            place = subject.run or subject.name
-            told = f"{subject.name} has no certificate yet; make one: turnwise certify {place}"
-            parts.append(paragraph_html(told))
+            target = model.name if model.run is None else model.run.path
+            text = f"{model.name} has no certificate yet; make one: turnwise certify {target}"
+            parts.append(paragraph_html(text))
             continue
-        verdict = "INVARIANT" if certificate["holds"] else "NOT INVARIANT"
-        exact = certificate.get("exact_part", certificate["group"])
-        whole = exact == certificate["group"]
-        claim = exact if whole else f"{exact}, the exact part of {certificate['group']}"
-        told = (
-            f"The {subject.name} model is {verdict} under {claim}. "
-            f"Measured on {certificate['pictures']}."
+        text = (
+            f"The {model.name} model is {verdict(certificate)}. Measured on {certificate.images}."
         )
-        elements = [
-            [str(e["meaning"]), _error(e.get("float64")), _error(e.get("float32"))]
-            for e in certificate["elements"]
-        ]
-        controls = [[str(c["name"]), _error(c.get("change"))] for c in certificate["controls"]]
+        elements, controls = element_table(certificate), control_table(certificate)
         parts += [
-            paragraph_html(told),
-            table_html(["the picture is moved by", "float64", "float32"], elements),
-            table_html(["control", "change"], controls),
+            paragraph_html(text),
+            table_html(elements.headers, elements.rows),
+            table_html(controls.headers, controls.rows),
         ]
-    parts.append(
-        paragraph_html(
-            "Errors are the largest change of the output, relative to its size. An element holds "
-            "up to 1e-10 in float64 and 1e-4 in float32; a control must move the answer."
-        )
-    )
     return "\n".join(parts)
 
 
-def _error(value: Any) -> str:
-    return "–" if value is None else format_error(float(value))
-
-
-def _scores(subjects: Sequence[LoadedModel]) -> str:
-    """Upright scores of those that were tested; nothing if none was."""
-    tested = {s.name: kept for s in subjects if s.run and (kept := read_evaluation(s.run))}
+def _scores(models: Sequence[LoadedModel]) -> str:
+    """Return the upright scores of the models that were tested, empty if none was."""
+    tested = {m.name: stored for m in models if (stored := stored_evaluation(m))}
     if not tested:
         return ""
     rows = [
         [
             name,
-            *(format_percent(Interval.kept(score)) for score in kept["scores"].values()),
-            f"{format_percent(float(kept['orbit_agreement']))} ({kept['group']})",
-            format_percent(float(kept["turn_agreement"])),
+            *(format_percent(Interval.from_plain(score)) for score in stored["scores"].values()),
+            f"{format_percent(float(stored['orbit_agreement']))} ({stored['group']})",
+            format_percent(float(stored["rotation_agreement"])),
         ]
-        for name, kept in tested.items()
+        for name, stored in tested.items()
     ]
     first = next(iter(tested.values()))
     names = [name.replace("_", " ") for name in first["scores"]]
-    headers = ["model", *names, "same answer over the group", "same answer at all angles"]
-    note = "Upright, with 95 % bootstrap intervals; then the share of pictures whose answer stays."
+    headers = ["model", *names, "same prediction over the group", "same prediction at all angles"]
+    note = (
+        "Of upright pictures, with 95 % bootstrap intervals; then the share of pictures whose "
+        "prediction is the same for all views."
+    )
     return table_html(headers, rows, caption=note)
 
 
-def _training(runs: Mapping[str, Path]) -> str:
-    curves = figure_svg(training_curves({name: read_metrics(run) for name, run in runs.items()}))
+def _training(runs: Mapping[str, Run]) -> str:
+    curves = figure_svg(training_curves({name: run.metrics for name, run in runs.items()}))
     return figure_html(curves, "Training loss and validation accuracy.") + table_html(
         *runs_table(runs)
     )

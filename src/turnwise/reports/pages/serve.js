@@ -1,80 +1,76 @@
-// Drop a picture, turn it, and ask the model at every step.
-const asked = { picture: null, waiting: false, again: false };  // a picture is { content, small }
+// Take an image, rotate it, and request a prediction for every angle.
+const state = { image: null, waiting: false, again: false }; // an image is { content, small }
 const slider = document.getElementById("serve-angle");
-const seen = document.getElementById("serve-seen");
-const told = document.getElementById("serve-told");
-const voice = document.getElementById("serve-voice");
+const rotated = document.getElementById("serve-image");
+const statusLine = document.getElementById("serve-status");
+const model = document.getElementById("serve-model");
 const drop = document.getElementById("serve-drop");
 const input = document.getElementById("serve-file");
 
+function showError(message) {
+  statusLine.className = "error";
+  statusLine.textContent = message;
+}
+
 function refuse(message) {
-  told.className = "refused";
-  told.textContent = message;
-}
-
-function forget(message) {
-  asked.picture = null;
+  state.image = null;
   slider.disabled = true;
-  refuse(message);
+  showError(message);
 }
 
-function show(picture, degrees, answer) {
-  seen.src = `data:image/png;base64,${answer.seen}`;
-  showVoice(voice, answer.model, answer.classes, answer.probabilities, null);
-  told.className = "";
-  told.textContent = `turned by ${degrees}°`;
+function show(image, degrees, reply) {
+  rotated.src = `data:image/png;base64,${reply.image}`;
+  showPredictions(model, reply.model, reply.classes, reply.probabilities, null);
+  statusLine.className = "";
+  statusLine.textContent = `rotated by ${degrees}°`;
   slider.disabled = false;
-  if (!picture.small) Object.assign(picture, { content: bytes(answer.upright), small: true });
+  // from now on the image in the model's size is sent instead of the large file
+  if (!image.small) Object.assign(image, { content: bytesOf(reply.upright), small: true });
 }
 
-// One question at a time; moves of the slider meanwhile lead to one more.  An answer counts only
-// if its picture is still the one to be asked about: another may have been dropped since.
-async function ask() {
-  if (!asked.picture) return;
-  if (asked.waiting) {
-    asked.again = true;
+// Send one request at a time; slider events meanwhile lead to one more.  A reply is shown only if
+// its image is still the current one: another may have been dropped since.
+async function predict() {
+  if (!state.image) return;
+  if (state.waiting) {
+    state.again = true;
     return;
   }
-  asked.waiting = true;
-  const picture = asked.picture;
+  state.waiting = true;
+  const image = state.image;
   const degrees = slider.value;
   try {
-    const body = picture.content;
-    const reply = await fetch(`/answer?degrees=${degrees}`, { method: "POST", body });
-    const answer = await reply.json();
-    if (asked.picture === picture) {
-      if (reply.ok) show(picture, degrees, answer);
-      else forget(answer.error);
+    const body = image.content;
+    const response = await fetch(`/predict?degrees=${degrees}`, { method: "POST", body });
+    const reply = await response.json();
+    if (state.image === image) {
+      if (response.ok) show(image, degrees, reply);
+      else refuse(reply.error);
     }
   } catch {
-    if (asked.picture === picture) {
-      refuse("The server does not answer; is turnwise serve still running?");
+    if (state.image === image) {
+      showError("The server does not respond; is turnwise serve still running?");
     }
   }
-  asked.waiting = false;
-  if (asked.again) {
-    asked.again = false;
-    ask();
+  state.waiting = false;
+  if (state.again) {
+    state.again = false;
+    predict();
   }
-}
-
-// The picture in the model's size: from now on this is sent, and not the large file.
-function bytes(base64) {
-  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 }
 
 function take(file) {
   if (!file) return;
-  if (file.size > Number(drop.dataset.largest)) {
-    forget(`The file has ${file.size} bytes, and ${drop.dataset.largest} is the limit.`);
+  if (file.size > Number(drop.dataset.maxBytes)) {
+    refuse(`The file has ${file.size} bytes, and ${drop.dataset.maxBytes} is the limit.`);
     return;
   }
-  asked.picture = { content: file, small: false };
+  state.image = { content: file, small: false };
   slider.value = 0;
-  ask();
+  predict();
 }
 
-slider.addEventListener("input", ask);
+slider.addEventListener("input", predict);
 input.addEventListener("change", () => take(input.files[0]));
 drop.addEventListener("dragover", (event) => {
   event.preventDefault();
@@ -89,6 +85,6 @@ drop.addEventListener("drop", (event) => {
 for (const button of document.querySelectorAll("[data-degrees]")) {
   button.addEventListener("click", () => {
     slider.value = button.dataset.degrees;
-    ask();
+    predict();
   });
 }

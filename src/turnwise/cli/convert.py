@@ -1,0 +1,195 @@
+"""turnwise import and orbit: make a model folder from other weights, or from a trained model."""
+
+import argparse
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turnwise.cli.model_flags import option_help
+from turnwise.cli.terminal import MODEL_HELP
+from turnwise.errors import require, require_known
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from turnwise.models.orbits import Orbit
+    from turnwise.runs.run import Run
+
+
+def import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="a state dict that torch.save wrote")
+    parser.add_argument(
+        "--from", dest="origin", required=True, metavar="PROGRAM",
+        help="gsa-nets, ge-vit, roto-metaformer, metaformer (of the same program) or poolformer",
+    )  # fmt: skip
+    parser.add_argument(
+        "--size", type=int, metavar="PIXELS",
+        help="side of the images, which the weights of a MetaFormer do not determine",
+    )  # fmt: skip
+    _add_output(parser)
+
+
+def import_weights(args: argparse.Namespace) -> int:
+    """Convert weights that another program trained into a model folder with the same predictions.
+    Group, window and sizes are inferred from the file. Nothing in it is executed."""
+    from turnwise.models import save
+    from turnwise.models.importing.gsa import ORIGINS, import_original
+    from turnwise.models.importing.roto import ROTO_ORIGINS, import_roto_original
+
+    require_known(args.origin, [*ORIGINS, *ROTO_ORIGINS], "program")
+    require(
+        args.size is None or args.origin in ROTO_ORIGINS,
+        f"--size is for {', '.join(ROTO_ORIGINS)}; the weights of {args.origin} determine it.",
+    )
+    with new_folder(args.output) as folder:
+        if args.origin in ROTO_ORIGINS:
+            model = import_roto_original(args.file, args.origin, args.size)
+        else:
+            model = import_original(args.file, args.origin)
+        save(model, folder)
+    print(f"{args.file} is {describe_import(model)}")
+    print(f"written to {folder}; measure it with: turnwise certify {folder}")
+    return 0
+
+
+def describe_import(model: "nn.Module") -> str:
+    """Return what was recognised in the file, in one line."""
+    from turnwise.groups import PlanarGroup
+    from turnwise.models.registry import config_of
+
+    config = config_of(model)
+    options, group = config.options, PlanarGroup.named(config.options["group"])
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    facts = [f"group {group} ({group.aliases[0]})" if group.aliases else f"group {group}"]
+    if "variant" in options:
+        window = "global" if options["window"] == options["image_size"] else options["window"]
+        facts += [f"data {options['data']}", f"window {window}"]
+    name = f"{config.name} ({options['variant']})" if "variant" in options else config.name
+    return ", ".join([name, *facts, f"{options['num_classes']} classes, {parameters} parameters"])
+
+
+def orbit_arguments(parser: argparse.ArgumentParser) -> None:
+    from turnwise.models.orbits import OrbitDesign
+    from turnwise.options import describe
+
+    texts = {o.name: option_help(o) for o in describe(OrbitDesign)}
+    parser.add_argument("model", metavar="RUN", help=MODEL_HELP)
+    parser.add_argument("--group", default="C4", help="C4, D4, C16, … (default: C4)")
+    parser.add_argument("--combine", default="mean", help=texts["combine"])
+    parser.add_argument("--mask", action="store_true", help=texts["mask"])
+    parser.add_argument("--background", type=float, default=0.0, help=texts["background"])
+    parser.add_argument("--chunk", type=int, default=0, help=texts["chunk"])
+    _add_output(parser)
+
+
+def make_orbit(args: argparse.Namespace) -> int:
+    """Make a trained model invariant under a group: run it on all transformed copies of an image
+    and combine the outputs. A run becomes a run, which can be tested; a model folder becomes a
+    model folder."""
+    from turnwise.inference.loading import open_trained
+    from turnwise.models import orbit, save
+    from turnwise.models.registry import config_of
+    from turnwise.runs.run import Run
+
+    origin = Run(args.model)
+    with new_folder(args.output) as folder:
+        inner = open_trained(args.model)
+        name = config_of(inner).name
+        require(not name.startswith("orbit_"), f"{origin.path} is an orbit already ({name}).")
+        model = orbit(
+            inner, args.group, args.combine,
+            mask=args.mask, background=args.background, chunk=args.chunk,
+        )  # fmt: skip
+        classes = getattr(inner, "classes", ())
+        if origin.exists:
+            _write_run(model, classes, origin, Run(folder))
+        else:
+            save(model, folder, classes=classes)
+    print(describe_orbit(model, name, origin))
+    next_command = "test" if origin.exists else "certify"
+    print(f"written to {folder}; measure it with: turnwise {next_command} {folder}")
+    return 0
+
+
+def _write_run(model: "Orbit", classes: tuple[str, ...], origin: "Run", run: "Run") -> None:
+    """Write a run with the same recipe and data, and the new model; it has no metrics."""
+    from dataclasses import asdict
+
+    from turnwise.models.registry import config_of
+    from turnwise.training.recipe import make_recipe
+
+    values, config = origin.recipe.plain(), config_of(model)
+    around = {"base_group": config.options["base_group"], **asdict(model.design)}
+    values["model"] |= {"name": config.name, "group": model.group.name, **around}
+    run.save_model(model, classes)
+    run.write_environment(
+        origin.environment
+        | {
+            "orbit_of": str(origin.path.resolve()),
+            "command": shlex.join(["turnwise", *sys.argv[1:]]),
+        }
+    )
+    run.write_recipe(make_recipe(values))
+
+
+def describe_orbit(model: "Orbit", name: str, origin: "Run") -> str:
+    """Return what was made, where it is exact, and how to train it if it must be trained."""
+    from turnwise.layers.orbit.combinations import LEARNED
+
+    group, combine = model.group, model.design.combine
+    exact = group.exact_subgroup()
+    rest = "" if exact == group else "; other angles are interpolated and approximate"
+    lines = [
+        f"{name} on {group.order} transformed copies ({group.name}), combined by {combine}; "
+        f"exactly invariant under {exact.name}{rest}"
+    ]
+    if combine in LEARNED:
+        lines.append(_how_to_train(model, origin))
+    return "\n".join(lines)
+
+
+def _how_to_train(model: "Orbit", origin: "Run") -> str:
+    """Return the command that trains the combination; a model folder has no recipe for it."""
+    from turnwise.models.registry import config_of
+    from turnwise.options import describe
+
+    start = "the combination is not trained yet and is the mean of the features; to train it"
+    config = config_of(model)
+    defaults = {o.name: o.default for o in describe(type(model.design))}
+    chosen = {key: getattr(model.design, key) for key in defaults}
+    changed = {key: value for key, value in chosen.items() if value != defaults[key]}
+    settings = {
+        "name": config.name,
+        "group": model.group.name,
+        "base_group": config.options["base_group"],
+        **changed,
+        "tune": "none",
+        "weights": str(origin.path),
+    }
+    words = [f"model.{key}={value}" for key, value in settings.items() if value != ""]
+    if not origin.exists:
+        return f"{start}, write a recipe for your data with {' '.join(words)}"
+    return f"{start}:\n  {shlex.join(['turnwise', 'train', str(origin.recipe_file), *words])}"
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="the new folder")
+
+
+@contextmanager
+def new_folder(path: str) -> Iterator[Path]:
+    """Yield a folder to fill, which must be missing or empty; remove it if filling it fails."""
+    folder = Path(path)
+    require(
+        not folder.exists() or (folder.is_dir() and not any(folder.iterdir())),
+        f"{folder} exists and is not an empty folder; choose another --output.",
+    )
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,111 @@
+"""Compare the logits of a model before and after the images were transformed."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from turnwise.errors import require
+from turnwise.groups.equivariance import ratio
+from turnwise.inference.exported import FileModel
+from turnwise.inference.predictor import PRECISIONS, Predictor, Transform, probabilities_of
+
+Images = Float[Tensor, "image channel row col"]
+Logits = Float[Tensor, "image num_classes"]
+
+
+def predict_logits(
+    predictor: Predictor, images: Images, transform: Transform | None = None
+) -> Logits:
+    """Return the logits in float64, one row for each image."""
+    logits = predictor.logits(images, transform)
+    require(
+        logits.ndim == 2,
+        f"the model returns shape {tuple(logits.shape)} for {len(images)} images; a classifier "
+        "that can be certified returns one row of logits for each image, (image, class).",
+    )
+    return logits
+
+
+def usable_precisions(model: nn.Module, requested: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the precisions in which to run a model, finest first; a file has only its own."""
+    if isinstance(model, FileModel):
+        return (model.precision,)
+    return tuple(precision for precision in PRECISIONS if precision in requested)
+
+
+def logit_change(before: Logits, after: Logits) -> float:
+    """Return max |after − before| / max |before − mean of before over the classes|.
+
+    The softmax ignores what all classes have in common, so a large common part must not hide a
+    difference between classes.
+    """
+    common = before.mean(dim=1, keepdim=True) if before.shape[1] > 1 else torch.zeros(())
+    return ratio(float((after - before).abs().max()), float((before - common).abs().max()))
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What a transformation does to decisions; p and p′ are the probabilities before and after.
+
+    agreement    the share of images whose predicted class stays
+    probability  max |p′ − p| over images and classes
+    margin       the smallest lead of the old class over every other class afterwards,
+                 min p′(old) − p′(other); below 0 where a decision changed
+    worst        the image whose probabilities changed most
+    """
+
+    agreement: float
+    probability: float
+    margin: float
+    worst: int
+
+
+def compare_decisions(before: Logits, after: Logits) -> Decisions:
+    """Compare the decisions of two sets of logits for the same images."""
+    p, q = probabilities_of(before), probabilities_of(after)
+    change = (q - p).abs().amax(dim=-1)
+    return Decisions(
+        agreement=float((q.argmax(-1) == p.argmax(-1)).double().mean()),
+        probability=float(change.max()),
+        margin=float(margins(p, q).min()),
+        worst=int(change.argmax()),
+    )
+
+
+def margins(
+    before: Float[Tensor, "image class"], after: Float[Tensor, "image class"]
+) -> Float[Tensor, " image"]:
+    """Return how far each old class is ahead of every other class, in the new probabilities."""
+    decision = before.argmax(dim=-1, keepdim=True)
+    others = after.scatter(-1, decision, -math.inf).amax(dim=-1)
+    return after.gather(-1, decision).squeeze(-1) - others
+
+
+def with_noise(images: Images) -> Images:
+    """Return four fifths of the images plus a fifth of noise, so that no region is blank."""
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
+    return 0.8 * images + 0.2 * noise.to(images)
+
+
+def hash_weights(model: nn.Module) -> str:
+    """Return one hash of the names and bytes of all weights and buffers; of a file, its bytes."""
+    if isinstance(model, FileModel):
+        return model.sha256
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(
+            value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()
+
+
+def hash_images(images: Images) -> str:
+    """Return one hash of the shape and the values in float32."""
+    digest = hashlib.sha256(str(tuple(images.shape)).encode())
+    digest.update(images.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

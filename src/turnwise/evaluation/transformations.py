@@ -1,0 +1,125 @@
+"""Transformations of images (rotations, reflections, shifts), and predictions under them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int64, Shaped
+from torch import Tensor
+from tqdm import tqdm
+
+from turnwise.geometry.warps import rotate_image
+from turnwise.groups import PlanarGroup, act_on_image
+from turnwise.inference.predictor import Predictor, Transform
+
+Images = Shaped[Tensor, "image channel row col"]
+Probabilities = Float[Tensor, "image class"]
+
+
+@dataclass(frozen=True)
+class Transformation:
+    """A named function of images; its kind is "reflection" or "shift"."""
+
+    kind: str
+    meaning: str
+    apply: Transform
+
+
+def describe_element(group: PlanarGroup, g: int) -> str:
+    """Return what a group element does to an image, in words.
+
+    >>> describe_element(PlanarGroup.named("D4"), 5)
+    'flip left-right, then rotate by 90°'
+    """
+    degrees = 360 * (g % group.rotations) / group.rotations
+    parts = ["flip left-right"] if group.is_reflection(g) else []
+    parts += [f"rotate by {degrees:g}°"] if degrees else []
+    return ", then ".join(parts) or "identity"
+
+
+def unclaimed_transformations(group: PlanarGroup, shifts: int) -> list[Transformation]:
+    """Return flips, where the group has none, and shifts by 1 to `shifts` pixels, right and up."""
+    d4 = PlanarGroup.named("D4")
+    flips = [
+        Transformation("reflection", "flip left-right", partial(act_on_image, d4, 4)),
+        Transformation("reflection", "flip up-down", partial(act_on_image, d4, 6)),
+    ]
+    shifted = [
+        Transformation(
+            "shift",
+            f"shift {'right' if right else 'up'} by {right or up}, {border}",
+            partial(shift_images, right=right, up=up, circular=circular),
+        )
+        for steps in range(1, shifts + 1)
+        for right, up in ((steps, 0), (0, steps))
+        for circular, border in ((False, "zeros enter"), (True, "around the border"))
+    ]
+    return ([] if group.reflections else flips) + shifted
+
+
+def shift_images(images: Images, *, right: int, up: int, circular: bool) -> Images:
+    """Shift by whole pixels, 0 or more; zeros enter, or with `circular` the far side."""
+    shifted = torch.roll(images, (-up, right), (-2, -1))
+    if not circular:
+        shifted[..., :right] = 0
+        shifted[..., max(0, shifted.shape[-2] - up) :, :] = 0
+    return shifted
+
+
+def equal_angles(count: int) -> list[float]:
+    """Return `count` angles from 0° on, equally spaced over 360°."""
+    return [360.0 * k / count for k in range(count)]
+
+
+def predict_over_angles(
+    predictor: Predictor,
+    images: Images,
+    angles: Sequence[float],
+    *,
+    known: Mapping[float, Probabilities] | None = None,
+    progress: bool = False,
+) -> Float[Tensor, "angle image class"]:
+    """Return class probabilities for every image rotated by every angle, in degrees.
+
+    Angles that are `known` (see `by_angle`) are not predicted again.
+    """
+    found = dict(known or {})
+    for angle in tqdm(angles, desc="rotating the images", disable=not progress, leave=False):
+        if angle not in found:
+            found[angle] = predictor.probabilities(images, partial(rotate_image, degrees=angle))
+    return torch.stack([found[angle] for angle in angles])
+
+
+def predict_over_group(
+    predictor: Predictor, group: PlanarGroup, images: Images
+) -> Float[Tensor, "element image class"]:
+    """Return class probabilities under every group element that maps pixels to pixels."""
+    return torch.stack(
+        [
+            predictor.probabilities(images, partial(act_on_image, group, g))
+            for g in group.grid_elements()
+        ]
+    )
+
+
+def by_angle(
+    group: PlanarGroup, predicted: Float[Tensor, "element image class"]
+) -> dict[float, Probabilities]:
+    """Return the predictions of `predict_over_group` that are rotations, by degrees."""
+    rows = enumerate(group.grid_elements())
+    rotations = [(g, row) for row, g in rows if not group.is_reflection(g)]
+    return {360.0 * g / group.rotations: predicted[row] for g, row in rotations}
+
+
+def accuracy_by_view(
+    probabilities: Float[Tensor, "view image class"], labels: Int64[Tensor, " image"]
+) -> list[float]:
+    """Return the accuracy in each view of the images."""
+    return (probabilities.argmax(-1) == labels).double().mean(dim=1).tolist()
+
+
+def agreement(probabilities: Float[Tensor, "view image class"]) -> float:
+    """Return the share of images whose predicted class is the same in all views."""
+    predicted = probabilities.argmax(-1)
+    return float((predicted == predicted[0]).all(dim=0).double().mean())

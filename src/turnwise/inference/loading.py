@@ -1,0 +1,116 @@
+"""Open a model from what a user names: a run, a folder, a file, code, or a registered name."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from turnwise.errors import InputError, require
+from turnwise.inference.exported import FileModel, open_file
+from turnwise.models import create_model, list_models, load
+from turnwise.models.registry import config_of
+from turnwise.models.weights import pretrained_folder
+from turnwise.options import parse_value
+from turnwise.runs.run import Run
+
+FILES = (".pt2", ".onnx")
+
+
+def open_model(
+    target: str, settings: Sequence[str] = (), *, group: str = "", seed: int = 0
+) -> nn.Module:
+    """Return the model that `target` names.
+
+    Args:
+        target: a run folder, a model folder, the name of pretrained weights, a .pt2 or .onnx file,
+            "module:callable", or the name of a registered model.
+        settings: options of a registered model or of the callable, as key=value.
+        group: the group of a registered model (default C4).
+        seed: draws the weights of an untrained model.
+    """
+    path = Path(target)
+    is_folder = path.is_dir() or pretrained_folder(path) is not None
+    if is_folder or path.suffix.lower() in FILES:
+        kind = "folder" if is_folder else "file"
+        require(not settings, f"{target} is a {kind} and takes no options; leave them out.")
+        return open_trained(path) if is_folder else open_file(path)
+    if is_code(target):
+        return open_callable(target, read_settings(settings), seed)
+    require(
+        target in list_models() or not set("/.") & set(target),
+        f"{target} is neither a folder nor a model; `turnwise models` lists the models.",
+    )
+    torch.manual_seed(seed)
+    return create_model(target, **{"group": group or "C4", **read_settings(settings)})
+
+
+def open_trained(target: str | Path) -> nn.Module:
+    """Return the model of a run or of a model folder, or pretrained weights by name."""
+    run = Run(target)
+    return run.model() if run.exists else load(target)
+
+
+def is_code(target: str) -> bool:
+    """Return whether a target is module:callable, code that runs when it is opened."""
+    return ":" in target and not Path(target).is_dir() and Path(target).suffix not in FILES
+
+
+def open_callable(name: str, options: dict[str, Any], seed: int = 0) -> nn.Module:
+    """Return what module:callable makes.  This imports and runs the code that the user named."""
+    module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        made = getattr(importlib.import_module(module), attribute)
+        torch.manual_seed(seed)  # not before the import, which happens once and may draw, too
+        made = made if isinstance(made, nn.Module) else made(**options)
+    except (Exception, SystemExit) as error:  # foreign code may raise anything, or exit
+        raise InputError(
+            f"{name} cannot be made: {str(error) or type(error).__name__}; write module:callable, "
+            "the name of something that can be imported here and returns an nn.Module."
+        ) from error
+    finally:
+        sys.path.remove(here)
+    require(
+        isinstance(made, nn.Module),
+        f"{name} returns a {type(made).__name__}; it must return an nn.Module.",
+    )
+    require(
+        not any(is_lazy(tensor) for tensor in [*made.parameters(), *made.buffers()]),
+        f"{name} has lazy layers without weights; call it once on images before it is used.",
+    )
+    return made
+
+
+def read_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the values of key=value, read as YAML."""
+    options = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        require(bool(equals), f"an option is written key=value, e.g. width=64, got {setting!r}.")
+        require(key != "name", f"{setting} is no option; the model's name comes first, alone.")
+        options[key] = parse_value(text, setting)
+    return options
+
+
+def image_shape(model: nn.Module) -> tuple[int | None, int | None]:
+    """Return the channels and the side of the images that a model takes, where it is known."""
+    if isinstance(model, FileModel):
+        return model.shape[1], model.shape[2]
+    try:
+        options = config_of(model).options
+    except InputError:  # not made by name
+        return None, None
+    return options.get("in_chans"), options.get("image_size")
+
+
+def class_names(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of the model's classes, or their numbers."""
+    names = tuple(getattr(model, "classes", ()))
+    count = getattr(model, "num_classes", 0)
+    return names or tuple(str(number) for number in range(count))

@@ -1,0 +1,223 @@
+"""`Predictor`: the one loop from images to outputs.
+
+Commands, evaluations, certificates, reports and the service all predict through this class.  It is
+a plain callable that takes and returns a dictionary of arrays, so that a parallel engine can run it
+as it is: `dataset.map_batches(Predictor(model))`.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from turnwise.data.batches import to_unit
+from turnwise.errors import InputError, require, require_known, require_positive
+from turnwise.inference.exported import FileModel
+from turnwise.models.contract import Model, logits_of
+
+PRECISIONS = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+OUTPUTS = ("logits", "probabilities", "embedding")
+
+Images = Shaped[Tensor, "image channel row col"]
+Transform = Callable[[Tensor], Tensor]
+
+
+class Predictor:
+    """Run a model on images, in batches, on its device, in eval mode.
+
+    Args:
+        model: any model; its `preprocess` is applied if it has one.
+        outputs: of "logits", "probabilities" and "embedding" (the pooled features before the
+            classifier, which needs a model with `forward_features` and `forward_head`).
+        batch_size: images per forward pass, which bounds the memory.
+        precision: run a copy of the model in this precision instead of the model itself.
+
+    Call it with a dictionary of columns: it replaces the column "image" by the outputs, as NumPy
+    arrays.  Images are uint8, or floating-point numbers in [0, 1], of shape (image, channel, row,
+    col).  On GPUs float32 means float32: TF32 is off while a predictor runs.
+
+    >>> import turnwise
+    >>> predict = Predictor(turnwise.create_model("vit"), outputs=("probabilities", "embedding"))
+    >>> found = predict({"image": np.zeros((2, 1, 28, 28), dtype=np.uint8), "name": ["a", "b"]})
+    >>> found["name"], found["probabilities"].shape, found["embedding"].shape
+    (['a', 'b'], (2, 10), (2, 128))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        outputs: Sequence[str] = ("probabilities",),
+        *,
+        batch_size: int = 256,
+        precision: str | None = None,
+    ) -> None:
+        require_positive(batch_size=batch_size)
+        for output in outputs:
+            require_known(output, OUTPUTS, "output")
+        fixed = model.precision if isinstance(model, FileModel) else None
+        if precision is not None and fixed is None:
+            require_known(precision, PRECISIONS, "precision")
+            model = copy.deepcopy(model).to(PRECISIONS[precision])
+        require(
+            precision is None or fixed in (None, precision),
+            f"the model computes in {fixed}, not in {precision}.",
+        )
+        self.model, self.outputs, self.batch_size = model, tuple(outputs), batch_size
+        self._precision = fixed or precision
+        self._fixed_batch = model.batch if isinstance(model, FileModel) else None
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.model)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The type of the images that the model takes: as requested, or that of its parameters."""
+        if self._precision is not None:
+            return PRECISIONS[self._precision]
+        kinds = (p.dtype for p in self.model.parameters() if p.is_floating_point())
+        return next(kinds, torch.float32)
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the columns of `batch`, with outputs instead of "image"."""
+        require("image" in batch, f"a batch needs a column image; it has {', '.join(batch)}.")
+        images = np.require(batch["image"], requirements=("C", "W"))  # engines share read-only ones
+        found = self.run(torch.from_numpy(images))
+        rest = {name: column for name, column in batch.items() if name != "image"}
+        return rest | {name: output.numpy() for name, output in found.items()}
+
+    def logits(self, images: Images, transform: Transform | None = None) -> Tensor:
+        """Return the logits in float64."""
+        return self.run(images, transform, outputs=("logits",))["logits"].double()
+
+    def probabilities(self, images: Images, transform: Transform | None = None) -> Tensor:
+        """Return the probabilities of all classes in float32."""
+        return self.run(images, transform, outputs=("probabilities",))["probabilities"]
+
+    @torch.no_grad()
+    def run(
+        self,
+        images: Images,
+        transform: Transform | None = None,
+        *,
+        outputs: Sequence[str] | None = None,
+        progress: str = "",
+    ) -> dict[str, Tensor]:
+        """Return the outputs for all images, on the CPU.
+
+        Args:
+            images: uint8 or in [0, 1].
+            transform: applied to each batch of images in [0, 1] before preprocessing.
+            outputs: instead of the predictor's own.
+            progress: the title of a progress bar; empty shows none.
+        """
+        wanted = tuple(outputs or self.outputs)
+        found: dict[str, list[Tensor]] = {name: [] for name in wanted}
+        with full_precision(), _eval_mode(self.model):
+            for batch in self._batches(images, progress):
+                prepared, count = self._prepare(batch, transform)
+                for name, output in self._outputs(prepared, wanted, count).items():
+                    found[name].append(output[: len(batch)].cpu())
+        return {name: torch.cat(parts) for name, parts in found.items()}
+
+    def preprocess(self, images: Tensor) -> Tensor:
+        """Apply the model's own preprocessing, if it has any."""
+        inner = getattr(self.model, "preprocess", None)
+        return images if inner is None else inner(images)
+
+    def _batches(self, images: Images, progress: str) -> Iterator[Tensor]:
+        """Yield batches; a file that was exported for a fixed number of images sets their size."""
+        size = self._fixed_batch or self.batch_size
+        yield from tqdm(images.split(size), desc=progress, disable=not progress, leave=False)
+
+    def _prepare(self, batch: Tensor, transform: Transform | None) -> tuple[Tensor, int]:
+        """Return preprocessed images, filled up to a fixed batch size, and their number."""
+        # transformed in float32 or finer: bfloat16 cannot tell neighbouring pixels apart
+        fine = torch.promote_types(self.precision, torch.float32)
+        images = to_unit(batch.to(self.device), fine)
+        images = (images if transform is None else transform(images)).to(self.precision, copy=True)
+        missing = (self._fixed_batch or 0) - len(images)
+        if missing > 0:
+            images = torch.cat([images, images[-1:].expand(missing, *images.shape[1:])])
+        return self.preprocess(images), len(images)
+
+    def _outputs(self, images: Tensor, wanted: Sequence[str], count: int) -> dict[str, Tensor]:
+        model, found = self.model, dict[str, Tensor]()
+        if "embedding" in wanted:
+            if not isinstance(model, Model):
+                raise InputError(
+                    f"a {type(model).__name__} has no embedding; that takes a model with "
+                    "forward_features and forward_head."
+                )
+            features = model.forward_features(images)
+            found["embedding"] = model.forward_head(features, pre_logits=True)
+            if set(wanted) == {"embedding"}:
+                return found
+            logits = model.forward_head(features)
+        else:
+            logits = logits_of(model(images))
+        require(
+            logits.ndim > 1 and len(logits) == count,
+            f"the model returns shape {tuple(logits.shape)} for {count} images; it must return "
+            "one row of logits for each image, (image, class).",
+        )
+        found["logits"] = logits
+        if "probabilities" in wanted:
+            wide = torch.promote_types(logits.dtype, torch.float32)
+            found["probabilities"] = probabilities_of(logits.to(wide))
+        return {name: found[name] for name in wanted}
+
+
+def probabilities_of(
+    logits: Float[Tensor, "image class *space"],
+) -> Float[Tensor, "image atleast2 *space"]:
+    """Return the softmax; a single logit is the log odds of the second of two classes."""
+    if logits.shape[1] > 1:
+        return logits.softmax(dim=1)
+    second = logits.sigmoid()
+    return torch.cat([1 - second, second], dim=1)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of the model's parameters."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Switch TF32 off, as a block or around a function.
+
+    By default cuDNN rounds the factors of a float32 convolution on a GPU to ten bits (TF32).  That
+    is fine for training; but then the outputs for an image and for the rotated image differ by
+    1e-3, and an exact model would be called inexact.
+    """
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = False
+        yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
