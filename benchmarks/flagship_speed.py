@@ -26,7 +26,7 @@ from meters import now, ready
 from records import append_record
 from torch import nn
 
-from turnwise.layers.transformer.block import GroupTransformerBlock
+from turnwise.layers.transformer.block import GroupTokenBlock
 from turnwise.layers.transformer.plain import TransformerBlock
 from turnwise.models import create_model
 from turnwise.reports.tables import text_table
@@ -83,7 +83,7 @@ def works(model: nn.Module, args: argparse.Namespace, size: int) -> dict[str, Ca
         model.parameters(), lr=1e-5, fused=on_gpu or None, capturable=on_gpu
     )
     for part in model.modules():
-        if isinstance(part, (TransformerBlock, GroupTransformerBlock)):
+        if isinstance(part, (TransformerBlock, GroupTokenBlock)):
             part.compile(dynamic=False)
 
     def answer() -> torch.Tensor:

@@ -221,7 +221,8 @@ def chosen_indices(indices: int | Sequence[int] | None, count: int) -> list[int]
 def _keep_features(found: list[Tensor], order: int) -> Callable[..., None]:
     def keep(layer: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
         layout: str = layer.feature_layout  # type: ignore[assignment]
-        field = to_field(output, layout, order)
+        grid = [side for side in given[1:3] if isinstance(side, int)]  # of layers that take tokens
+        field = to_field(output, layout, order, (grid[0], grid[1]) if grid else None)
         maps = field.permute(0, 4, 1, 2, 3)  # (batch, channel, group, row, col)
         found.append(maps if maps.shape[2] > 1 else maps[:, :, 0])
 

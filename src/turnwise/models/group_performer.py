@@ -31,7 +31,7 @@ from turnwise.layers.conv.stem import GroupBatchNorm2d, GroupPool2d
 from turnwise.layers.heads.pooling import COMBINE, invariant, pooled_width
 from turnwise.layers.normalise import Normalise
 from turnwise.layers.performer.steered import ATTENTIONS, SteeredAttention
-from turnwise.layers.transformer.block import GroupTransformerBlock, TokenNorm
+from turnwise.layers.transformer.block import GroupTokenBlock, TokenNorm
 from turnwise.layers.transformer.linear import GroupLinear
 from turnwise.models.contract import ImageModel
 from turnwise.models.registry import Task, register
@@ -151,7 +151,7 @@ def _blocks(
             attention=design.attention, kernel=design.kernel, frequencies=design.frequencies,
             local=design.local, wrap=design.wrap, linear=linear,
         )  # fmt: skip
-        yield GroupTransformerBlock(
+        yield GroupTokenBlock(
             group, width, attention, mlp_ratio=design.mlp_ratio, linear=linear, drop_path=rate,
             dropout=design.dropout,
         )  # fmt: skip
@@ -208,9 +208,11 @@ class GroupPerformer(ImageModel):
         self.preprocess.require_channels(images)
         self._require_size(*images.shape[2:])
         regular = self.stem(images)
+        rows, cols = regular.shape[3:]
+        tokens = regular_to_tokens(regular)
         for block in self.blocks:
-            regular = block(regular)
-        return tokens_to_field(self.norm(regular_to_tokens(regular)), *regular.shape[3:])
+            tokens = block(tokens, rows, cols)
+        return tokens_to_field(self.norm(tokens), rows, cols)
 
     def pool(self, features: Field) -> Float[Tensor, "batch pooled"]:
         return invariant(field_to_tokens(features), "mean", self.design.pool)

@@ -36,7 +36,7 @@ from turnwise.layers.heads.pooling import (
     pooled_width,
 )
 from turnwise.layers.normalise import Normalise
-from turnwise.layers.transformer.block import GroupTransformerBlock, TokenNorm
+from turnwise.layers.transformer.block import GroupTokenBlock, TokenNorm
 from turnwise.layers.transformer.linear import BASES, GroupLinear
 from turnwise.layers.transformer.rotary import FRAMES, GroupRotaryAttention
 from turnwise.models.contract import ImageModel, small_linear
@@ -185,11 +185,12 @@ class EquivariantVisionTransformer(ImageModel):
         regular = self.stem(images)
         for number, stage in enumerate(self.stages):
             regular = self.halve(regular) if number else regular
+            rows, cols = regular.shape[3:]
             # tokens contiguous, as the blocks read them, and not rounded by autocast between them
             tokens = regular_to_tokens(regular).to(self.norm.weight.dtype).contiguous()
-            regular = tokens_to_regular(tokens, *regular.shape[3:])
             for block in stage:  # type: ignore[attr-defined]
-                regular = block(regular)
+                tokens = block(tokens, rows, cols)
+            regular = tokens_to_regular(tokens, rows, cols)
         return tokens_to_field(self.norm(regular_to_tokens(regular)), *regular.shape[3:])
 
     def pool(self, features: Field) -> Tensor:
@@ -241,7 +242,7 @@ def _stages(design: TurnwiseViTDesign, group: PlanarGroup, width: int) -> Iterat
     linear = partial(GroupLinear, basis=design.basis)
     for depth in design.depths:
         yield nn.ModuleList(
-            GroupTransformerBlock(
+            GroupTokenBlock(
                 group,
                 width,
                 GroupRotaryAttention(

@@ -120,28 +120,15 @@ class GroupMLP(nn.Module):
         return gelu_of_irreps(hidden, bias, self.spread.irrep_basis())
 
 
-class GroupTransformerBlock(nn.Module):
-    """Attention and an MLP on the group, each with a norm before it and a residual connection.
+class GroupTokenBlock(nn.Module):
+    """`GroupTransformerBlock` on tokens (batch, row · col, group, channel).
 
-    Args:
-        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
-        channels: channels of each group element.
-        attention: a layer from regular features to regular features, as `GroupRotaryAttention`.
-        mlp_ratio: hidden channels of the MLP relative to `channels`.
-        linear: makes the linear maps of the MLP, from (group, in_features, out_features).
-        drop_path, dropout: rates of stochastic depth and of dropout in the MLP.
-        layer_scale: initial layer scale; 0 is none.
-
-    Shape:
-        - Input and output: (batch, channels, |G|, row, col), regular features.
-
-    >>> from turnwise.layers import GroupRotaryAttention
-    >>> block = GroupTransformerBlock("D4", 16, GroupRotaryAttention("D4", 16, num_heads=2))
-    >>> block(torch.randn(1, 16, 8, 7, 7)).shape
-    torch.Size([1, 16, 8, 7, 7])
+    Models chain these blocks.  Their tokens are contiguous, and so are the gradients that compiled
+    blocks pass to one another; with regular features, a step of `turnwise_vit_base` compiled block
+    by block takes 6 % longer.
     """
 
-    feature_layout = "regular"
+    feature_layout = "tokens"
     attention: Any  # runs in irreps if it has `mix_irreps` and `in_irreps()` is true
 
     def __init__(
@@ -169,17 +156,13 @@ class GroupTransformerBlock(nn.Module):
         self.scale_mlp = LayerScale(channels, layer_scale) if scaled else nn.Identity()
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Regular) -> Regular:
-        require_regular(x, self.group, self.channels)
-        rows, cols = x.shape[3:]
-        tokens = regular_to_tokens(x)
+    def forward(self, tokens: Tokens, rows: int, cols: int) -> Tokens:
         if self._stays_in_irreps():
-            return tokens_to_regular(self._forward_in_irreps(tokens, rows, cols), rows, cols)
+            return self._forward_in_irreps(tokens, rows, cols)
         normed = tokens_to_regular(self.norm_attention(tokens), rows, cols)
         mixed = regular_to_tokens(self.attention(normed))
         tokens = tokens + self.drop_path(self.scale_attention(mixed))
-        tokens = tokens + self.drop_path(self.scale_mlp(self.mlp(self.norm_mlp(tokens))))
-        return tokens_to_regular(tokens, rows, cols)
+        return tokens + self.drop_path(self.scale_mlp(self.mlp(self.norm_mlp(tokens))))
 
     def _stays_in_irreps(self) -> bool:
         """Return whether all maps are in irreps and nothing needs the regular basis between them.
@@ -215,3 +198,32 @@ class GroupTransformerBlock(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.group}, {self.channels}"
+
+
+class GroupTransformerBlock(GroupTokenBlock):
+    """Attention and an MLP on the group, each with a norm before it and a residual connection.
+
+    Args:
+        group: the group, by name ("C4", "D4", …) or as a `PlanarGroup`.
+        channels: channels of each group element.
+        attention: a layer from regular features to regular features, as `GroupRotaryAttention`.
+        mlp_ratio: hidden channels of the MLP relative to `channels`.
+        linear: makes the linear maps of the MLP, from (group, in_features, out_features).
+        drop_path, dropout: rates of stochastic depth and of dropout in the MLP.
+        layer_scale: initial layer scale; 0 is none.
+
+    Shape:
+        - Input and output: (batch, channels, |G|, row, col), regular features.
+
+    >>> from turnwise.layers import GroupRotaryAttention
+    >>> block = GroupTransformerBlock("D4", 16, GroupRotaryAttention("D4", 16, num_heads=2))
+    >>> block(torch.randn(1, 16, 8, 7, 7)).shape
+    torch.Size([1, 16, 8, 7, 7])
+    """
+
+    feature_layout = "regular"
+
+    def forward(self, x: Regular) -> Regular:  # type: ignore[override]
+        require_regular(x, self.group, self.channels)
+        rows, cols = x.shape[3:]
+        return tokens_to_regular(super().forward(regular_to_tokens(x), rows, cols), rows, cols)
