@@ -26,11 +26,12 @@ from torch import Tensor, nn
 
 from turnwise.evaluation.certificate.targets import noisy_digits
 from turnwise.geometry.grids import pixel_centres
+from turnwise.geometry.layouts import regular_to_field
 from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
 from turnwise.layers.gsa.attention import GroupSelfAttention, LiftingSelfAttention
-from turnwise.layers.gsa.blocks import FieldPool, GroupBlock
+from turnwise.layers.gsa.blocks import FieldPool, GSABlock
 from turnwise.layers.gsa.encodings import AxisMLP
 from turnwise.layers.gsa.published import (
     EXACT,
@@ -42,7 +43,7 @@ from turnwise.layers.gsa.published import (
     table_of_2023,
 )
 from turnwise.models import create_model
-from turnwise.models.gsa import GroupAttentionNetwork
+from turnwise.models.gsa import GroupAttentionNetwork, GSADesign
 from turnwise.models.registry import Task, config_of
 
 GROUPS = ("p4", "p8", "p12", "p16", "mz2", "p4m", "p8m")
@@ -64,7 +65,7 @@ FAULTS = {
     "only the sign of an offset": replace(EXACT, **SIGN_ONLY),
     "scores divided by √C_in": replace(EXACT, scale_by_input=True),
     "sums over queries and pixels": replace(EXACT, sums=True),
-    "one norm for the whole picture": replace(EXACT, norm_over_picture=True, norm_eps=1e-12),
+    "one norm for the whole picture": replace(EXACT, norm_over_image=True, norm_eps=1e-12),
     "all of 2021": GSA_2021,
     "all of 2023": GEVIT_2023,
 }
@@ -121,17 +122,20 @@ def layers(program: str, group: str, window: int, size: int) -> Outputs:
     sizes = {"in_chans": 3, "image_size": size, "window": window, "width": 8, "widths": [[8, 8]]}
     model = network(program, group, queries="all", **sizes)
     plan = model.lift.project.plan
-    model.lift = LiftingSelfAttention(plan, 3, 8, 6)
+    options = {"head_dim": 6, **plan.options}
+    model.lift = LiftingSelfAttention(plan.group, 3, 8, **options)
     for block in model.stages[0]:
-        block.attention = GroupSelfAttention(plan, 8, 8, 6)
+        block.attention = GroupSelfAttention(plan.group, 8, 8, **options)
     model.reset_parameters()
     first, second = (block.attention for block in model.double().eval().stages[0])
 
     def outputs(images: Tensor) -> dict[str, Tensor]:
-        lift = model.lift(images.permute(0, 2, 3, 1))
+        lift = model.lift(images)
         one = first(lift)
         two = second(F.silu(one))
-        return {"lift": lift, "group": one, "two groups": two, "pooled": two.sum((2, 3)).amax(1)}
+        fields = [regular_to_field(x) for x in (lift, one, two)]
+        pooled = fields[2].sum((2, 3)).amax(1)
+        return dict(zip(("lift", "group", "two groups"), fields, strict=True)) | {"pooled": pooled}
 
     return outputs
 
@@ -168,11 +172,13 @@ def pcam_errors(program: str) -> dict[str, float]:
     kept: dict[str, Tensor] = {}
 
     def keep(module: nn.Module, _: object, field: Tensor) -> None:
-        words = {LiftingSelfAttention: "lift", GroupBlock: "block", FieldPool: "pool"}
+        words = {LiftingSelfAttention: "lift", GSABlock: "block", FieldPool: "pool"}
+        if isinstance(module, LiftingSelfAttention):
+            field = regular_to_field(field)
         kept[f"{len(kept)}: {words[type(module)]} to {field.shape[2]}×{field.shape[3]}"] = field
 
     for module in model.modules():
-        if isinstance(module, LiftingSelfAttention | GroupBlock | FieldPool):
+        if isinstance(module, LiftingSelfAttention | GSABlock | FieldPool):
             module.register_forward_hook(keep)
 
     def outputs(images: Tensor) -> dict[str, Tensor]:
@@ -186,11 +192,11 @@ def pcam_errors(program: str) -> dict[str, float]:
 
 def with_fault(convention: Convention, group: str, seed: int = 0) -> GroupAttentionNetwork:
     """The exact rotMNIST network of `gsa_net`, but for its convention."""
-    model = network("exact gsa_net", group)
-    plan = replace(model.lift.project.plan, convention=convention)
+    group_ = PlanarGroup.named(group)
+    design = GSADesign(heads=HEADS, queries="all" if group_.order <= 4 else "own")
     torch.manual_seed(seed)
-    task = Task(plan.group, num_classes=10, in_chans=1, image_size=28)
-    return GroupAttentionNetwork(task, model.layout, plan, dropout=0.0).double().eval()
+    task = Task(group_, num_classes=10, in_chans=1, image_size=28)
+    return GroupAttentionNetwork(task, design, convention).double().eval()
 
 
 @torch.no_grad()
@@ -213,7 +219,7 @@ def change_far_away(model: GroupAttentionNetwork, images: Tensor) -> float:
     """In the lower right quarter of the first features, for a pixel in the upper left corner."""
 
     def features(pictures: Tensor) -> Tensor:
-        lifted = F.silu(model.norm(model.lift(pictures.permute(0, 2, 3, 1))))
+        lifted = F.silu(model.norm(regular_to_field(model.lift(pictures))))
         return lifted[:, :, 14:, 14:]
 
     touched = images.clone()

@@ -30,7 +30,7 @@ from records import append_record
 from torch import nn
 
 from turnwise.geometry.sizes import Stage, remainder_of, size_after
-from turnwise.layers.roto.conv import RotoConv
+from turnwise.layers.roto.conv import RotoConv2d
 from turnwise.models import create_model
 from turnwise.models.metaformer import DESIGNS, GEOMETRIES
 
@@ -96,13 +96,14 @@ def make_layer(kind: str, shape: tuple[int, int, Stage, int], group: str) -> nn.
     options = KINDS[kind]
     if options is None:
         return nn.Conv2d(in_width, width, *stage)
-    return RotoConv(group, in_width, width, stage, remainder=remainder_of(size, stage), **options)
+    return RotoConv2d(
+        group, in_width, width, *stage, remainder=remainder_of(size, stage), **options
+    )
 
 
 def compiled(module: nn.Module, args: argparse.Namespace) -> nn.Module:
-    """Moved, and compiled if that is asked for.
-
-    As a function around it: `module.compile` leaves a layer of torch's own as it was.
+    """Move the module, and with --compiled compile it as a function (`module.compile` skips torch's
+    own layers).
     """
     module = module.to(args.device)
     return cast(nn.Module, torch.compile(module, fullgraph=True)) if args.compiled else module
