@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from turnwise.data import load_dataset
-from turnwise.data.dataset import find_duplicates
+from turnwise.data.splits import find_duplicates
 from turnwise.errors import InputError
 
 SPLITS = ("train", "val", "test")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from turnwise.data.catalogue import entry as entry
     from turnwise.data.dataset import Dataset as Dataset
     from turnwise.data.dataset import Examples as Examples
+    from turnwise.data.dataset import Target as Target
     from turnwise.data.load import load_dataset as load_dataset
     from turnwise.data.readers.image_files import read_image as read_image
 
@@ -19,6 +20,7 @@ _MODULES = {
     "Download": "catalogue",
     "Entry": "catalogue",
     "Examples": "dataset",
+    "Target": "dataset",
     "entry": "catalogue",
     "load_dataset": "load",
     "read_image": "readers.image_files",
@@ -30,6 +32,7 @@ __all__ = [
     "Download",
     "Entry",
     "Examples",
+    "Target",
     "entry",
     "load_dataset",
     "read_image",

@@ -8,14 +8,14 @@ takes every n-th image of the same global batch, together use the images that on
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from turnwise.data.augment import Augmentation, augment
 from turnwise.data.dataset import Examples
 from turnwise.errors import require, require_divisible
 
-Batch = tuple[Float[Tensor, "batch channel row col"], Int64[Tensor, " batch"]]
+Batch = tuple[Float[Tensor, "batch channel row col"], Shaped[Tensor, "batch *target"]]
 MEMORY_SHARE = 0.5  # of the device's free memory that a data set may take
 
 
@@ -29,8 +29,8 @@ def to_device(examples: Examples, device: torch.device) -> Examples:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         if examples.images.nbytes > MEMORY_SHARE * free:
-            return Examples(examples.images.pin_memory(), examples.labels.pin_memory())
-    return Examples(examples.images.to(device), examples.labels.to(device))
+            return examples.move(lambda tensor: tensor.pin_memory())
+    return examples.move(lambda tensor: tensor.to(device))
 
 
 class TrainingBatches:
@@ -82,9 +82,9 @@ class TrainingBatches:
     def _assemble(self, chosen: Int64[Tensor, " chosen"], generator: torch.Generator) -> Batch:
         chosen = chosen.to(self.examples.images.device)
         images = self.examples.images[chosen].to(self.device, non_blocking=True)
-        labels = self.examples.labels[chosen].to(self.device, non_blocking=True)
+        targets = self.examples.targets[chosen].to(self.device, non_blocking=True)
         augmented = augment(to_unit(images), self.augmentation, generator)
-        return augmented[self.rank :: self.world], labels[self.rank :: self.world]
+        return augmented[self.rank :: self.world], targets[self.rank :: self.world]
 
     def _generator(self, draw: int, device: torch.device | str) -> torch.Generator:
         """Return an independent generator for every (seed, epoch, draw)."""
@@ -106,7 +106,7 @@ class EvaluationBatches:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        own = Examples(examples.images[rank::world], examples.labels[rank::world])
+        own = examples if world == 1 else examples.take(torch.arange(rank, len(examples), world))
         self.examples, self.batch_size, self.device = to_device(own, device), batch_size, device
 
     def __len__(self) -> int:
@@ -115,8 +115,8 @@ class EvaluationBatches:
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self.examples), self.batch_size):
             images = self.examples.images[start : start + self.batch_size]
-            labels = self.examples.labels[start : start + self.batch_size]
-            yield to_unit(images.to(self.device)), labels.to(self.device)
+            targets = self.examples.targets[start : start + self.batch_size]
+            yield to_unit(images.to(self.device)), targets.to(self.device)
 
 
 def mix(*numbers: int) -> int:

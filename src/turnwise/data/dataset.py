@@ -1,56 +1,151 @@
-"""Data sets in memory, and disjoint splits of them.
+"""Data sets in memory: one table of examples, divided into three disjoint splits.
 
-The splitting functions take and return positions 0 … n−1, in ascending order.  The same seed always
-gives the same split.
+A row of the table is an image, its target, and where they are known the name of the example (a path
+or a number) and its group (the patient, slide or field).  No group is in two splits.  Every reader,
+of folders, manifests, npz files and the catalogue, fills the same columns:
+
+    images    uint8, (image, channel, row, col), all of one size
+    targets   one row per image; `Target` describes what it means:
+
+        kind        targets                  names
+        class       int64 (image,)           the classes; a label is their index
+        ordinal     int64 (image,)           the classes in ascending order
+        multilabel  float32 (image, name)    the labels; 1 where the image has it, else 0
+        number      float32 (image, name)    the columns of numbers; `unit` is that of all
+        mask        uint8 (image, row, col)  the classes of pixels; no reader fills it yet
+
+    names     one string per image, or none at all
+    groups    one string per image, or none at all
+
+Code for classes reads `examples.labels`, which raises for any other kind of target, and
+`dataset.classes`.  Code for every kind reads `examples.targets` and `dataset.target`.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from turnwise.errors import InputError, require
+from turnwise.errors import InputError, require_known
 
 SPLITS = ("train", "val", "test")
-TEST_SHARE, VAL_SHARE = 0.15, 0.15
 Images = UInt8[Tensor, "image channel row col"]
+Targets = Shaped[Tensor, "image *target"]
 Labels = Int64[Tensor, " image"]
-Positions = Int64[Tensor, " chosen"]
+
+# the type and the number of axes of the targets of each kind
+_FORMS = {
+    "class": (torch.int64, 1),
+    "ordinal": (torch.int64, 1),
+    "multilabel": (torch.float32, 2),
+    "number": (torch.float32, 2),
+    "mask": (torch.uint8, 3),
+}
+TARGETS = tuple(_FORMS)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a model predicts for an image.
+
+    Attributes:
+        kind: one of "class", "ordinal", "multilabel", "number", "mask".
+        names: the classes, labels or columns of numbers, in the order of the model's outputs.
+        unit: of numbers, such as "mm"; empty if there is none.
+
+    >>> Target("multilabel", ("cyst", "stone")).has_classes
+    False
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        require_known(self.kind, TARGETS, "kind of target")
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each image has exactly one class, which may be ordered."""
+        return self.kind in ("class", "ordinal")
+
+    def accepts(self, targets: Tensor) -> bool:
+        """Return whether the targets have the type and the shape of this kind."""
+        dtype, axes = _FORMS[self.kind]
+        columns = axes != 2 or targets.shape[-1] == len(self.names)
+        return targets.dtype == dtype and targets.ndim == axes and columns
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Images with values 0 to 255, and their classes: `labels[i]` belongs to `images[i]`."""
+    """Rows of the table: `targets[i]`, `names[i]` and `groups[i]` belong to `images[i]`.
+
+    `names` and `groups` are empty where they are not known.
+    """
 
     images: Images
-    labels: Labels
+    targets: Targets
+    names: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        assert len(self.images) == len(self.labels), "readers check the counts"
+        count = len(self.images)
+        assert len(self.targets) == count, "readers check the counts"
+        assert len(self.names) in (0, count) and len(self.groups) in (0, count)
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
+
+    @property
+    def labels(self) -> Labels:
+        """The class of each image; raises if the targets are of another kind."""
+        if self.targets.dtype != torch.int64 or self.targets.ndim != 1:
+            raise InputError(
+                "these images have several labels, numbers or masks, and not one class each; use "
+                "a data set of classes here."
+            )
+        return self.targets
+
+    @property
+    def group_count(self) -> int:
+        """The number of different groups; 0 if they are not known."""
+        return len(set(self.groups))
 
     def digest(self) -> str:
-        """Return a SHA-256 hash of the shape, the pixels and the labels, in order."""
+        """Return a SHA-256 hash of the shape, the pixels and the targets, in order."""
         content = hashlib.sha256(str(tuple(self.images.shape)).encode())
-        for part in (self.images, self.labels):
+        for part in (self.images, self.targets):
             content.update(part.contiguous().numpy().data)
         return content.hexdigest()
 
-    def take(self, positions: Tensor) -> "Examples":
+    def take(self, positions: Int64[Tensor, " chosen"]) -> "Examples":
         """Return the examples at `positions`, in that order."""
-        return Examples(self.images[positions], self.labels[positions])
+        chosen = positions.tolist() if self.names or self.groups else []
+        return Examples(
+            self.images[positions],
+            self.targets[positions],
+            tuple(self.names[i] for i in chosen) if self.names else (),
+            tuple(self.groups[i] for i in chosen) if self.groups else (),
+        )
+
+    def move(self, move: Callable[[Tensor], Tensor]) -> "Examples":
+        """Return the examples with `move(tensor)` for both tensors, such as a copy on a GPU."""
+        return replace(self, images=move(self.images), targets=move(self.targets))
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
     """Join examples of one image size, in order."""
-    images, labels = [part.images for part in parts], [part.labels for part in parts]
-    return Examples(torch.cat(images), torch.cat(labels))
+    names, groups = (
+        tuple(value for part in parts for value in getattr(part, column))
+        if all(getattr(part, column) for part in parts)
+        else ()
+        for column in ("names", "groups")
+    )
+    images, targets = [part.images for part in parts], [part.targets for part in parts]
+    return Examples(torch.cat(images), torch.cat(targets), names, groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,16 +153,24 @@ class Dataset:
     """Three disjoint splits; `provenance` describes in one line where these pixels come from."""
 
     name: str
-    classes: tuple[str, ...]
+    target: Target
     train: Examples
     val: Examples
     test: Examples
     provenance: str
     licence: str
 
+    def __post_init__(self) -> None:
+        assert all(self.target.accepts(getattr(self, split).targets) for split in SPLITS)
+
     def digests(self) -> dict[str, str]:
         """Return the hash of every split: equal hashes mean equal data."""
         return {split: getattr(self, split).digest() for split in SPLITS}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the model's outputs: classes, labels or columns of numbers."""
+        return self.target.names
 
     @property
     def channels(self) -> int:
@@ -83,103 +186,3 @@ class Dataset:
                 f"load it with image_size={min(rows, cols)}."
             )
         return rows
-
-
-def _ascending(positions: Sequence[int]) -> Tensor:
-    return torch.tensor(sorted(positions), dtype=torch.int64)
-
-
-def val_count(count: int, default: int, val_fraction: float | None) -> int:
-    """Return how many of `count` training images to hold out: at least one and never all."""
-    if val_fraction is None:
-        return default if default < count else max(1, count // 10)
-    if not 0 < val_fraction < 1:
-        raise InputError(
-            f"val_fraction = {val_fraction} must lie between 0 and 1; "
-            "0.1 holds out a tenth of the training images."
-        )
-    return min(max(1, round(val_fraction * count)), count - 1)
-
-
-def hold_out(count: int, held_out: int, seed: int) -> tuple[Positions, Tensor]:
-    """Draw `held_out` of `count` positions; return those that stay and those held out."""
-    require(count >= 2, f"{count} training image cannot be split; at least 2 are needed.")
-    order = np.random.default_rng(seed).permutation(count).tolist()
-    return _ascending(order[held_out:]), _ascending(order[:held_out])
-
-
-def split_per_class(labels: Labels, counts: Sequence[int], seed: int) -> list[Tensor]:
-    """Split into disjoint parts with `counts[i]` images of every class in part i.
-
-    >>> [part.tolist() for part in split_per_class(torch.tensor([0, 1, 0, 1]), (1, 1), seed=0)]
-    [[0, 1], [2, 3]]
-    """
-    parts: list[list[int]] = [[] for _ in counts]
-    generator = np.random.default_rng(seed)
-    for label in labels.unique().tolist():
-        members = generator.permutation((labels == label).nonzero().flatten().numpy()).tolist()
-        ends = np.cumsum([0, *counts])
-        for part, start, end in zip(parts, ends[:-1], ends[1:], strict=True):
-            part.extend(members[start:end])
-    return [_ascending(part) for part in parts]
-
-
-def sample_per_class(labels: Labels, fraction: float, seed: int) -> Positions:
-    """Draw a fraction of the images, each class in proportion and with at least one image.
-
-    The shares of the classes are rounded so that they add up to round(fraction · n): classes whose
-    share was rounded down most get one more.  With one seed, a smaller sample is part of a larger.
-
-    >>> sample_per_class(torch.tensor([0, 1, 0, 1, 0, 0]), 0.5, seed=0).tolist()
-    [0, 3, 4]
-    """
-    require(0 < fraction <= 1, f"fraction = {fraction} must be above 0 and at most 1; try 0.1.")
-    generator = np.random.default_rng(seed)
-    classes, counts = labels.unique(return_counts=True)
-    shares = fraction * counts.double()
-    rounded = shares.floor().long()
-    rest = round(float(fraction * len(labels))) - int(rounded.sum())
-    rounded[(rounded - shares).argsort(stable=True)[:rest]] += 1
-    chosen: list[int] = []
-    for label, count in zip(classes.tolist(), rounded.clamp(min=1).tolist(), strict=True):
-        members = generator.permutation((labels == label).nonzero().flatten().numpy())
-        chosen.extend(members[:count].tolist())
-    return _ascending(chosen)
-
-
-def find_duplicates(images: Images) -> list[list[int]]:
-    """Group positions by equal pixels, in order of first appearance."""
-    groups: dict[bytes, list[int]] = {}
-    for position, image in enumerate(images):
-        digest = hashlib.sha256(image.contiguous().numpy().tobytes()).digest()
-        groups.setdefault(digest, []).append(position)
-    return list(groups.values())
-
-
-def split_by_content(
-    examples: Examples, classes: Sequence[str], shares: Sequence[float], seed: int
-) -> list[Tensor]:
-    """Split into parts with about `shares[i]` of every class; equal images stay in one part.
-
-    The first part gets what the others leave.  Every part gets at least one image of each class.
-    """
-    by_class: dict[int, list[list[int]]] = {label: [] for label in range(len(classes))}
-    for group in find_duplicates(examples.images):
-        by_class[int(examples.labels[group[0]])].append(group)
-    generator = np.random.default_rng(seed)
-    parts: list[list[int]] = [[] for _ in shares]
-    for label, groups in by_class.items():
-        if len(groups) < len(shares):
-            raise InputError(
-                f"class {classes[label]!r} has {len(groups)} different images and must have at "
-                f"least {len(shares)}, one for each split; add images or remove the class."
-            )
-        shuffled = [groups[i] for i in generator.permutation(len(groups))]
-        start = 0
-        for served, (part, share) in enumerate(zip(parts[:0:-1], shares[:0:-1], strict=True)):
-            left = len(groups) - start - (len(parts) - 1 - served)  # one for each remaining part
-            end = start + min(max(1, round(share * len(groups))), left)
-            part.extend(position for group in shuffled[start:end] for position in group)
-            start = end
-        parts[0].extend(position for group in shuffled[start:] for position in group)
-    return [_ascending(part) for part in parts]

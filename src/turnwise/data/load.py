@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from turnwise.data.catalogue import entry
-from turnwise.data.dataset import Dataset, Examples, hold_out, sample_per_class, val_count
+from turnwise.data.dataset import Dataset, Examples, Target
 from turnwise.data.readers import Source, find_reader
 from turnwise.data.readers.folders import PREFIX, read_folder
+from turnwise.data.splits import hold_out, sample_per_class, val_count
 from turnwise.data.storage import data_folders
 from turnwise.data.transforms import check_image_options, fit_images
 from turnwise.errors import InputError, require
@@ -65,12 +66,12 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
     if image_size not in (None, crop or rows):
         note += f"; resampled from {crop or rows} pixels"
     fitted = {
-        split: Examples(fit_images(part.images, image_size, channels, crop), part.labels)
+        split: replace(part, images=fit_images(part.images, image_size, channels, crop))
         for split, part in splits.items()
     }
     loaded = Dataset(
         name=name,
-        classes=known.classes,
+        target=Target("class", known.classes),
         **fitted,
         provenance=source.provenance + note,
         licence=known.licence,

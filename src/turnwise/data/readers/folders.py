@@ -12,22 +12,20 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from turnwise.data.dataset import (
-    SPLITS,
-    TEST_SHARE,
-    VAL_SHARE,
-    Dataset,
-    Examples,
-    find_duplicates,
-    split_by_content,
-    val_count,
-)
+from turnwise.data.dataset import SPLITS, Dataset, Examples, Target
 from turnwise.data.readers.image_files import (
     KINDS,
     describe,
     image_files_below,
     read_image,
     warn_about_bit_depth,
+)
+from turnwise.data.splits import (
+    TEST_SHARE,
+    VAL_SHARE,
+    find_duplicates,
+    split_by_content,
+    val_count,
 )
 from turnwise.data.storage import expand_home
 from turnwise.errors import InputError, require
@@ -78,7 +76,7 @@ def read_folder(
     provenance = f"{sum(map(len, parts.values())):,} images in {folder}, {note}"
     return Dataset(
         name=name,
-        classes=classes,
+        target=Target("class", classes),
         **parts,
         provenance=provenance,
         licence="as the images in the folder",
@@ -198,7 +196,8 @@ def _read(listed: Classes, chosen: _Format) -> Examples:
         read_image(p, chosen.image_size, chosen.channels) for p in _progress(paths, "reading")
     ]
     labels = [label for label, group in enumerate(listed.values()) for _ in group]
-    return Examples(torch.stack(images), torch.tensor(labels, dtype=torch.int64))
+    names = tuple(map(str, paths))
+    return Examples(torch.stack(images), torch.tensor(labels, dtype=torch.int64), names)
 
 
 def _val_share(examples: Examples, default: float, val_fraction: float | None) -> float:

@@ -28,9 +28,10 @@ from jaxtyping import Float64, UInt8
 from numpy.typing import NDArray
 
 from turnwise.data.catalogue import CATALOGUE, Entry
-from turnwise.data.dataset import SPLITS, Examples, concatenate, split_per_class
+from turnwise.data.dataset import SPLITS, Examples, concatenate
 from turnwise.data.readers import Source, damaged, reader, to_examples
 from turnwise.data.readers.npz import read_arrays, read_splits, require_array
+from turnwise.data.splits import split_per_class
 from turnwise.data.storage import DataFolders, find_or_download
 from turnwise.errors import InputError, require
 from turnwise.files import fill_atomic
