@@ -287,14 +287,14 @@ def test_waiting_processes_download_one_by_one_after_a_failure(offer, tmp_path, 
 
 def test_a_removed_lock_file_protects_nothing(offer, tmp_path):
     """Whoever waited for the removed file must lock the new one: filelock checks for that."""
-    path = tmp_path / ".lock"
-    first, waiting, third = (FileLock(path) for _ in range(3))
+    path, next_path = tmp_path / ".lock", tmp_path / ".next"
+    first, waiting, third = FileLock(path), FileLock(path), FileLock(next_path)
     first.acquire()
     entered = threading.Event()
     thread = threading.Thread(target=lambda: (waiting.acquire(), entered.set()), daemon=True)
     thread.start()
-    path.unlink()
-    third.acquire(timeout=PATIENCE)  # another file of the same name; a finite wait may nest
+    third.acquire(timeout=PATIENCE)
+    next_path.replace(path)  # another file of the same name, which is already locked
     first.release()
     assert not entered.wait(0.3)
     third.release()
