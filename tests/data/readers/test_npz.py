@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import re
 import threading
 from dataclasses import replace
 from functools import partial
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from turnwise.data import load_dataset
 from turnwise.data.catalogue import CATALOGUE, entry
-from turnwise.data.readers import find_reader, to_examples
+from turnwise.data.readers import find_reader, npz, to_examples
 from turnwise.data.readers.npz import decode_images, read_arrays, read_splits, sizes_to_try
 from turnwise.data.storage import DataFolders
 from turnwise.errors import InputError
@@ -280,3 +282,33 @@ def test_the_published_sizes_to_try():
     assert sizes_to_try(128, published) == (128,)
     assert sizes_to_try(100, published) == (128, 224, 64, 28)
     assert sizes_to_try(300, published) == (224, 128, 64, 28)
+
+
+def test_the_shipped_tiles_have_as_many_images_of_every_class():
+    tiles = load_dataset("tiles")
+    assert tiles.train.images.shape == (1200, 3, 32, 32)
+    splits = (tiles.train, tiles.val, tiles.test)
+    counts = [split.labels.bincount().tolist() for split in splits]
+    assert counts == [[120] * 10, [20] * 10, [60] * 10]
+
+
+def test_tiles_md_states_the_hash_of_the_shipped_file():
+    noted = re.search(r"`([0-9a-f]{64})`", npz.TILES.with_suffix(".md").read_text())[1]
+    assert noted == hashlib.sha256(npz.TILES.read_bytes()).hexdigest()
+
+
+def test_the_shipped_tiles_are_those_of_eurosat(real_data):
+    """Each is the mean of 2 × 2 pixels of a tile of the same split, up to its compression."""
+    whole = read_arrays(real_data / "eurosat" / "eurosat-4000.npz")
+    ours, tiles = read_arrays(npz.TILES), load_dataset("tiles")
+    for split in ("train", "val", "test"):
+        columns = (f"{split}_labels", f"{split}_file_number")
+        known, wanted = (list(zip(*(a[c] for c in columns), strict=True)) for a in (whole, ours))
+        row = [known.index(name) for name in wanted]
+        blob, cuts = whole[f"{split}_jpeg"], whole[f"{split}_jpeg_offsets"]
+        for i in range(0, len(row), 50):
+            one = np.array([0, cuts[row[i] + 1] - cuts[row[i]]])
+            large = decode_images(blob[cuts[row[i]] : cuts[row[i] + 1]], one)[0].astype(float)
+            small = large.reshape(32, 2, 32, 2, 3).mean(axis=(1, 3))
+            shipped = getattr(tiles, split).images[i].permute(1, 2, 0).numpy()
+            assert np.abs(small - shipped).mean() < 8
