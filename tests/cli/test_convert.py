@@ -133,11 +133,12 @@ def test_help_names_every_program(capsys):
 
 def test_a_metaformer_needs_the_size_of_its_images(turnwise, empty_folder):
     keys = json.loads(KEYS.with_name("roto.keys.json").read_text())["poolformer_s12"]
-    torch.save({key: torch.randn(shape) for key, shape in keys["parameters"]}, "roto.pt")
-    words = ("--from", "roto-metaformer", "--size", "64", "--output", "net")
+    state = {key: torch.randn(shape) for key, shape in keys["parameters"]}
+    torch.save({key.replace(".proj.", ".proj.conv1."): v for key, v in state.items()}, "roto.pt")
+    words = ("--from", "roto-metaformer", "--size", "64", "--classes", "7", "--output", "net")
     status, output, error = turnwise("import", "roto.pt", *words)
     assert (status, error) == (0, "")
-    assert output.startswith("roto.pt is roto_poolformer_s12, group D4 (p4m), ")
+    assert output.startswith("roto.pt is roto_poolformer_s12, group D4 (p4m), 7 classes, ")
     assert load("net").config.options["image_size"] == 64
 
 
@@ -146,6 +147,8 @@ def test_a_size_is_refused_if_the_weights_determine_it(turnwise, file):
     status, _, error = turnwise("import", file, *words)
     assert status == 2
     assert "--size is for poolformer, metaformer, roto-metaformer" in error
+    words = ("--from", "ge-vit", "--classes", "3", "--output", "net")
+    assert "ge-vit uses all its outputs" in turnwise("import", file, *words)[2]
 
 
 @pytest.mark.parametrize("group", ["p4", "p4m"])

@@ -30,6 +30,10 @@ def import_arguments(parser: argparse.ArgumentParser) -> None:
         "--size", type=int, metavar="PIXELS",
         help="side of the images, which the weights of a MetaFormer do not determine",
     )  # fmt: skip
+    parser.add_argument(
+        "--classes", type=int, metavar="N",
+        help="keep the first N outputs: the MetaFormer programs have 1,000 and use the first ones",
+    )  # fmt: skip
     _add_output(parser)
 
 
@@ -45,9 +49,13 @@ def import_weights(args: argparse.Namespace) -> int:
         args.size is None or args.origin in ROTO_ORIGINS,
         f"--size is for {', '.join(ROTO_ORIGINS)}; the weights of {args.origin} determine it.",
     )
+    require(
+        args.classes is None or args.origin in ROTO_ORIGINS,
+        f"--classes is for {', '.join(ROTO_ORIGINS)}; {args.origin} uses all its outputs.",
+    )
     with new_folder(args.output) as folder:
         if args.origin in ROTO_ORIGINS:
-            model = import_roto_original(args.file, args.origin, args.size)
+            model = import_roto_original(args.file, args.origin, args.size, args.classes)
         else:
             model = import_original(args.file, args.origin)
         save(model, folder)

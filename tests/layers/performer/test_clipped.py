@@ -63,7 +63,7 @@ def test_witness_exact_tables_distinguish_directions_and_published_ones_do_not()
 
 
 def test_the_class_token_has_no_position():
-    """Its positional heads average over all pixels; as published it is beside a corner."""
+    """Its positional heads average over all pixels; as published it attends from a corner."""
     x, shuffle = tokens(), torch.randperm(SIDE * SIDE)
     other = torch.cat([x[:, :1], x[:, 1:][:, shuffle]], dim=1)
     for variant, invariant in (("exact", True), ("tep-2021", False)):
@@ -93,7 +93,7 @@ def test_definition_of_the_positional_heads(variant):
     exact = dict(zip(layer.steps, table, strict=False))
 
     def feature(t, s):
-        if position[t] is None or position[s] is None:
+        if position[t] is None or s == 0:  # no token is near the class token, not even itself
             return table[-1]
         step = [b - a for a, b in zip(position[t], position[s], strict=True)]
         if variant == "tep-2021":

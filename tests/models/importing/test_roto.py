@@ -1,6 +1,7 @@
 """Imported networks compute what the original programs did, plain and with RotoConv."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def made_up(number, key, shape):
 
 @pytest.fixture(scope="module")
 def states():
-    """Return the state dicts of both cases; a test that changes one must copy it."""
+    """Return the plain state dicts of both cases; a test that changes one must copy it."""
     keys = json.loads((GOLDEN / "roto.keys.json").read_text())
     return {
         case: {
@@ -55,6 +56,17 @@ def golden():
     return lambda entry: torch.from_numpy(arrays[entry])
 
 
+def as_written(state, origin):
+    """Return the state dict with the keys that the original program writes.
+
+    RotoConv holds the convolution that it replaces as `conv1`.
+    """
+    if origin != "roto-metaformer":
+        return state
+    convolution = re.compile(r"^(patch_embed|network\.\d+)\.proj\.")
+    return {convolution.sub(r"\1.proj.conv1.", key): values for key, values in state.items()}
+
+
 def distance(found, wanted):
     return float((found - wanted).abs().max() / wanted.abs().max())
 
@@ -65,7 +77,7 @@ def distance(found, wanted):
 )
 @torch.no_grad()
 def test_the_logits_are_those_of_the_original(states, golden, case, origin, entry):
-    model = build_roto_original(states[case], origin, image_size=64)
+    model = build_roto_original(as_written(states[case], origin), origin, image_size=64)
     image = golden(f"{case}.input")
     assert distance(model(image), golden(f"{case}{entry}.logits")) < 1e-4
     other = "" if entry else "_roto_legacy"
@@ -76,7 +88,8 @@ def test_the_logits_are_those_of_the_original(states, golden, case, origin, entr
 
 @torch.no_grad()
 def test_an_imported_model_is_saved_and_loaded(tmp_path, states, golden):
-    parallel = {f"module.{key}": v for key, v in states["metaformer_s12_pppa"].items()}
+    state = as_written(states["metaformer_s12_pppa"], "roto-metaformer")
+    parallel = {f"module.{key}": v for key, v in state.items()}
     torch.save({"state_dict": parallel}, tmp_path / "net.pth")
     model = import_roto_original(tmp_path / "net.pth", "roto-metaformer", image_size=64)
     assert model.config.name == "roto_metaformer_s12_pppa"
@@ -91,7 +104,7 @@ def test_an_imported_model_is_saved_and_loaded(tmp_path, states, golden):
 def test_image_size_and_normalisation_are_the_published_ones(states):
     sizes = {}
     for origin in ("poolformer", "metaformer", "roto-metaformer"):
-        model = build_roto_original(states["poolformer_s12"], origin)
+        model = build_roto_original(as_written(states["poolformer_s12"], origin), origin)
         sizes[origin] = model.config.options["image_size"]
     assert sizes == {"poolformer": 224, "metaformer": 128, "roto-metaformer": 128}
     model = build_roto_original(states["poolformer_s12"], "poolformer")
@@ -104,9 +117,36 @@ def test_grey_images_are_not_normalised(states):
     grey = dict(states["poolformer_s12"])
     first = f"{convolution(0)}.weight"
     grey[first] = grey[first][:, :1]
-    model = build_roto_original(grey, "roto-metaformer")
+    model = build_roto_original(as_written(grey, "roto-metaformer"), "roto-metaformer")
     assert (model.preprocess.mean.tolist(), model.preprocess.spread.tolist()) == ([0.0], [1.0])
     assert "1 channels, and poolformer's have 3" in refusal(grey, "poolformer")
+
+
+@torch.no_grad()
+def test_the_first_classes_can_be_kept(states):
+    """The programs have 1,000 outputs for every data set and use the first ones."""
+    state, images = (
+        as_written(states["poolformer_s12"], "roto-metaformer"),
+        torch.rand(1, 3, 32, 32),
+    )
+    whole = build_roto_original(state, "roto-metaformer", 32)
+    model = build_roto_original(state, "roto-metaformer", 32, classes=7)
+    assert (whole.num_classes, model.num_classes) == (1000, 7)
+    torch.testing.assert_close(model(images), whole(images)[:, :7])
+    for classes in (0, 1001):
+        with pytest.raises(InputError, match=f"classes = {classes} must be from 1 to its 1000"):
+            build_roto_original(state, "roto-metaformer", 32, classes)
+
+
+def test_the_file_says_whether_it_was_trained_with_roto_conv(states):
+    plain = states["metaformer_s12_pppa"]
+    assert "['patch_embed.proj.weight'], a convolution without RotoConv; import it as metaf" in (
+        refusal(plain, "roto-metaformer")
+    )
+    wrapped = as_written(plain, "roto-metaformer")
+    assert "['patch_embed.proj.conv1.weight'], a convolution inside RotoConv; import it as r" in (
+        refusal(wrapped, "metaformer")
+    )
 
 
 def refusal(state, origin="metaformer"):

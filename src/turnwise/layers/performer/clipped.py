@@ -4,8 +4,9 @@ Paper:    Horn et al. 2021, "Translational Equivariance in Kernelizable Attentio
 Symbols:  see `attention.clipped`; `reach` is their clipping distance.
 Departs:  variant="exact" has a vector for each near offset, not for each distance |rows| + |cols|,
           so it distinguishes directions; the image is periodic; and the class token is far from all
-          pixels.  As published ("tep-2021") the class token is below the bottom left corner, and
-          the projection of the positional heads is never redrawn.
+          pixels.  As published ("tep-2021") the class token attends from below the bottom left
+          corner, is itself far from all tokens, and the projection of the positional heads is never
+          redrawn.
 """
 
 import math
@@ -126,12 +127,14 @@ class ClippedAttention(nn.Module):
     def _class_token_below(
         self, query: QueryFeatures, table: Tensor, counted: Tensor, everything: Tensor
     ) -> Heads:
-        """Put the class token at the start of one more row, whose other positions are empty."""
+        """Let the class token attend from the start of one more row; no token is near that row."""
         grid = (self.side + 1, self.side)
         distance = [abs(row) + abs(col) for row, col in self.steps]
+        last = torch.cat([query[:, :, 1:], query[:, :, :1]], dim=2)
+        queries = F.pad(last, (0, 0, 0, self.side - 1), value=1.0)  # a denominator must not be 0
+        values = F.pad(counted[:, :, 1:], (0, 0, 0, self.side))
         mixed = attend_by_position(
-            _class_token_last(query, self.side - 1, 1.0).unflatten(2, grid), table[distance],
-            table[-1], _class_token_last(counted, self.side - 1, 0.0).unflatten(2, grid),
+            queries.unflatten(2, grid), table[distance], table[-1], values.unflatten(2, grid),
             self.steps, everything=everything,
         )  # fmt: skip
         flat = mixed.flatten(2, 3)[:, :, : self.side**2 + 1]
@@ -153,10 +156,3 @@ def _initial_table(steps: Steps, dim: int, kernel: str) -> Float[Tensor, "positi
     preferred = [shortest[feature % len(steps)] for feature in range(dim)]
     table[preferred, torch.arange(dim)] += own - other
     return table
-
-
-def _class_token_last(
-    x: Float[Tensor, "batch head token dim"], empty: int, fill: float
-) -> Float[Tensor, "batch head position dim"]:
-    """Return the pixels, the class token, and empty positions: 0 as values, 1 as queries."""
-    return F.pad(torch.cat([x[:, :, 1:], x[:, :, :1]], dim=2), (0, 0, 0, empty), value=fill)

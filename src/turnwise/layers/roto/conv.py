@@ -17,7 +17,9 @@ On CUDA the last two are matrix products between Triton kernels (kernels/roto_la
 
 Paper:    Roto-MetaFormer (M. Heinrich, BVM 2025), the module called RotoConv.
 Departs:  the published module does not rotate back: max_g K(g·x), here reduce="legacy".  That
-          output is invariant, not equivariant: it loses how the image's parts are arranged.
+          output is invariant, not equivariant: rotating or reflecting one part of the image about
+          the image's centre changes nothing, wherever the other parts are.  Distances from the
+          centre remain: swapping two parts at different distances changes the output.
 """
 
 import torch

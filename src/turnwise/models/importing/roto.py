@@ -5,7 +5,9 @@ image size, the mean and standard deviation of the images, the norm (over the im
 pool, over the channels where one attends), and whether the convolutions are equivariant.
 
 Both programs use the same keys.  Their list `network` holds stages and, between them, convolutions:
-stage n is entry 2n, the convolution before it entry 2n − 1; the first one is `patch_embed`.
+stage n is entry 2n, the convolution before it entry 2n − 1; the first one is `patch_embed`.  In
+files with RotoConv each of these convolutions is wrapped: `proj.conv1.weight` for `proj.weight`.
+The programs keep the 1,000 outputs of ImageNet for every data set and use the first ones only.
 """
 
 import re
@@ -39,6 +41,7 @@ BLOCK = {
     "mlp.2": ("mlp.fc2", ("weight", "bias")),
 }
 SCALES = {"scale_mixer": "layer_scale_1", "scale_mlp": "layer_scale_2"}
+WRAPPED = ".proj.conv1."  # a convolution inside RotoConv
 
 Counterparts = dict[str, Counterpart]
 
@@ -60,20 +63,27 @@ ROTO_ORIGINS = {
 }
 
 
-def import_roto_original(path: str | Path, origin: str, image_size: int | None = None) -> nn.Module:
+def import_roto_original(
+    path: str | Path, origin: str, image_size: int | None = None, classes: int | None = None
+) -> nn.Module:
     """Build the network in a state dict of PoolFormer or Roto-MetaFormer, in eval mode.
 
     "metaformer" is a network of Roto-MetaFormer's program that was trained without RotoConv.
+    With `classes` only the first outputs are kept, as the program does for its data sets.
     """
     require_known(origin, ROTO_ORIGINS, "origin")
-    return import_weights(path, partial(build_roto_original, origin=origin, image_size=image_size))
+    build = partial(build_roto_original, origin=origin, image_size=image_size, classes=classes)
+    return import_weights(path, build)
 
 
-def build_roto_original(weights: Weights, origin: str, image_size: int | None = None) -> nn.Module:
+def build_roto_original(
+    weights: Weights, origin: str, image_size: int | None = None, classes: int | None = None
+) -> nn.Module:
     """Build the model that computes with these weights what the program `origin` does."""
     program = ROTO_ORIGINS[origin]
+    weights = _unwrapped(weights, origin)
     name = _published_name(weights)
-    classes = shape_of(weights, "head.weight", [2], ROTO_ORIGINS)[0]
+    weights = _first_classes(weights, classes)
     channels = shape_of(weights, f"{convolution(0)}.weight", [4], ROTO_ORIGINS)[1]
     require(
         len(program.mean) in (1, channels),
@@ -82,7 +92,7 @@ def build_roto_original(weights: Weights, origin: str, image_size: int | None = 
     model = create_model(
         f"roto_{name}" if program.roto else name,
         group="D4" if program.roto else "C1",
-        num_classes=classes,
+        num_classes=len(weights["head.weight"]),
         in_chans=channels,
         image_size=program.image_size if image_size is None else image_size,
         **({"reduce": "legacy"} if program.roto else {}),
@@ -92,6 +102,35 @@ def build_roto_original(weights: Weights, origin: str, image_size: int | None = 
     model.preprocess.mean.copy_(torch.tensor(program.mean))
     model.preprocess.spread.copy_(torch.tensor(program.std))
     return model.eval()
+
+
+def _unwrapped(weights: Weights, origin: str) -> Weights:
+    """Return the weights with the keys of plain convolutions; RotoConv wraps all of them."""
+    program, wrapped = ROTO_ORIGINS[origin], [key for key in weights if WRAPPED in key]
+    plain = [key for key in weights if re.search(r"\.proj\.(weight|bias)$", key)]
+    plain = [key for key in plain if "token_mixer" not in key]
+    require(
+        program.roto or not wrapped,
+        f"it has {wrapped[:1]}, a convolution inside RotoConv; import it as roto-metaformer.",
+    )
+    require(
+        not (program.roto and plain),
+        f"it has {plain[:1]}, a convolution without RotoConv; import it as metaformer.",
+    )
+    return {key.replace(WRAPPED, ".proj."): values for key, values in weights.items()}
+
+
+def _first_classes(weights: Weights, classes: int | None) -> Weights:
+    """Return the weights with the first outputs of the head, or all of them."""
+    outputs = shape_of(weights, "head.weight", [2], ROTO_ORIGINS)[0]
+    if classes is None:
+        return weights
+    require(
+        1 <= classes <= outputs,
+        f"classes = {classes} must be from 1 to its {outputs} outputs.",
+    )
+    head = {key: weights[key][:classes] for key in ("head.weight", "head.bias") if key in weights}
+    return weights | head
 
 
 def _published_name(weights: Weights) -> str:
