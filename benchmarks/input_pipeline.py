@@ -19,8 +19,9 @@ from meters import seconds_per_call
 from records import append_record
 
 from turnwise.data import load_dataset
-from turnwise.data.augment import Augmentation
+from turnwise.data.augment import Augmentation, with_policy
 from turnwise.data.batches import TrainingBatches
+from turnwise.groups import PlanarGroup
 from turnwise.models import create_model
 from turnwise.reports.tables import text_table
 
@@ -28,6 +29,9 @@ MODELS = {"vit": {"width": 64, "depth": 3}, "orbit_vit": {"width": 64, "depth": 
 MOVES = {
     "nothing": Augmentation(),
     "everything": Augmentation(rotation=180.0, shift=2.0, scale=0.1, mirror=True, noise=0.05),
+    "the standard policy": Augmentation(**with_policy({"policy": "standard"})).for_group(
+        PlanarGroup.named("D4")
+    ),
 }
 
 

@@ -11,9 +11,12 @@ from turnwise.data.augment import (
     augment,
     erase_squares,
     random_affine,
+    random_crops,
     random_displacements,
+    with_policy,
 )
 from turnwise.errors import InputError
+from turnwise.groups import PlanarGroup
 
 MANY = 4000
 
@@ -53,6 +56,7 @@ def test_the_default_does_nothing():
         {"mirror": True},
         {"stretch": 0.1},
         {"elastic": 0.5},
+        {"crop": 0.5},
     ],
 )
 def test_every_option_changes_pixels(how):
@@ -225,6 +229,8 @@ def test_definition():
         ({"scale": -0.1}, r"scale = -0\.1 must be finite and not negative\."),
         ({"erase": 1.5}, r"erase = 1\.5 is a share of the images, 0 to 1\."),
         ({"erase": math.nan}, "erase = nan is a share"),
+        ({"crop": 0.0}, r"crop = 0\.0 is a share of the area, above 0, at most 1\."),
+        ({"policy": "standrad"}, "standard"),
         ({"noise": -0.1}, r"noise = -0\.1 must be finite and not negative\."),
     ],
 )
@@ -296,3 +302,63 @@ def test_a_share_is_warped_and_the_others_stay_equal(sharp):
     assert 0.2 < stays.float().mean() < 0.4
     with pytest.raises(InputError, match=r"share = 1.5 is a share of the images, 0 to 1"):
         Augmentation(share=1.5)
+
+
+def test_crops_are_inside_the_image_and_fill_their_range():
+    zooms, centres = random_crops(torch.zeros(MANY, 1, 20, 40), 0.5, seeded())
+    sides = 1 / zooms * torch.tensor([40.0, 20.0])
+    reaches(sides.prod(1) / 800, 0.5, 1.0 + 1e-6)
+    edges = torch.cat([centres - sides / 2, centres + sides / 2]) / torch.tensor([20.0, 10.0])
+    assert edges.abs().max() <= 1 + 1e-5
+    assert (edges.min(0).values < -0.99).all() and (edges.max(0).values > 0.99).all()
+    aspect = (sides[:, 0] / 40) / (sides[:, 1] / 20)
+    assert 0.74 < aspect.min() < 0.8 and 1.25 < aspect.max() < 1.34
+
+
+def test_definition_of_a_crop():
+    """A pixel of the result at p is taken from centre + p / zoom, on images that are linear."""
+    rows, cols = 12, 16
+    x, y = torch.arange(cols) - (cols - 1) / 2, (rows - 1) / 2 - torch.arange(rows)
+    planes = torch.stack([x.expand(rows, cols), y[:, None].expand(rows, cols)])
+    images = planes.expand(5, 2, rows, cols).contiguous()
+    found = augment(images, Augmentation(crop=0.4), seeded(7))
+    random_affine(5, Augmentation(), generator := seeded(7))
+    zooms, centres = random_crops(images, 0.4, generator)
+    for result, zoom, centre in zip(found, zooms, centres, strict=True):
+        wanted = centre[:, None, None] + planes / zoom[:, None, None]
+        inside = (slice(None), slice(1, -1), slice(1, -1))
+        torch.testing.assert_close(result[inside], wanted[inside], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("group", "rotation", "mirror"),
+    [
+        ("D4", 45, False), ("C4", 45, False), ("C8", 45, False), ("C16", 45, False),
+        ("C2", 90, False), ("C1", 180, True), ("D1", 15, False), ("C3", 180, False),
+    ],
+)  # fmt: skip
+def test_rotations_complement_the_symmetry_of_the_model(group, rotation, mirror):
+    how = Augmentation(**with_policy({"policy": "standard"}))
+    chosen = how.for_group(PlanarGroup.named(group))
+    assert (chosen.rotation, chosen.mirror) == (rotation, mirror)
+    given = Augmentation(rotation=10.0, mirror=True).for_group(PlanarGroup.named(group))
+    assert (given.rotation, given.mirror) == (10.0, True)
+
+
+def test_options_beside_a_policy_win():
+    values = with_policy({"policy": "standard", "hue": 0.0, "erase": 0.5})
+    how = Augmentation(**values)
+    assert how.hue == 0 and how.erase == 0.5
+    assert how.brightness > 0 and how.crop < 1 and how.rotation is None
+    assert with_policy({"noise": 0.1}) == {"noise": 0.1}
+
+
+@pytest.mark.parametrize("policy", ["standard", "randaugment"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_policies_change_every_image_and_stay_in_range(policy, channels):
+    how = Augmentation(**with_policy({"policy": policy})).for_group(PlanarGroup.named("D4"))
+    images = torch.rand(8, channels, 12, 12)
+    changed = augment(images, how, seeded())
+    assert torch.equal(changed, augment(images, how, seeded()))
+    assert changed.shape == images.shape and changed.min() >= 0 and changed.max() <= 1
+    assert not (changed == images).flatten(1).all(1).any()

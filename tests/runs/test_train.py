@@ -338,3 +338,17 @@ def test_a_run_folder_may_be_in_the_home_folder(tmp_path, quick, monkeypatch):
     run = train(quick("trainer.max_epochs=1"), "~/run")
     assert run.path == tmp_path / "run"
     assert run.model_folder.is_dir() and run.checkpoint("best").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "rotation", "mirror"), [("orbit_vit", 45, True), ("vit", 180, True)]
+)
+def test_a_run_stores_the_rotations_that_its_model_needs(tmp_path, quick, name, rotation, mirror):
+    """The recipe sets the flips and leaves the rotations to the policy."""
+    recipe = quick("data.augment.policy=standard", "trainer.max_epochs=1", "optimisation.cutmix=1")
+    augment = replace(recipe.data.augment, rotation=None)
+    recipe = replace(recipe, data=replace(recipe.data, augment=augment))
+    run = train(replace(recipe, model=replace(recipe.model, name=name)), tmp_path / "run")
+    stored = run.recipe.data.augment
+    assert (stored.rotation, stored.mirror, stored.policy) == (rotation, mirror, "standard")
+    assert stored.hue > 0

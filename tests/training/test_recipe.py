@@ -151,3 +151,14 @@ def test_averaged_weights_in_float64_are_refused():
 def test_a_key_that_is_no_text_is_refused():
     with pytest.raises(InputError, match="unknown option of vit '5'"):
         make_recipe({"model": {"name": "vit", 5: 3}, "data": {"name": "digits"}})
+
+
+def test_a_policy_sets_what_is_left_out(tmp_path):
+    """A written recipe holds the values, so that it means the same when a policy has changed."""
+    recipe = make_recipe(SMALL, ["data.augment.policy=standard", "data.augment.hue=0"])
+    augment = recipe.data.augment
+    assert augment.hue == 0 and augment.brightness > 0 and augment.rotation is None
+    (tmp_path / "r.yaml").write_text(recipe.yaml().replace("brightness: 0.2", "brightness: 0.3"))
+    assert read_recipe(tmp_path / "r.yaml").data.augment.brightness == 0.3
+    with pytest.raises(InputError, match=r"data\.augment\.policy 'standart'.*standard"):
+        make_recipe(SMALL, ["data.augment.policy=standart"])

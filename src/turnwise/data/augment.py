@@ -1,36 +1,59 @@
-"""Random rotations, shifts, scales, flips, distortions, erased squares and noise.
+"""Random rotations, shifts, scales, crops, flips, distortions, colours, erased squares and noise.
 
 Everything runs on the device of the images.  One generator makes all draws for a batch: the same
 state gives the same images.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from turnwise.errors import require
+from turnwise.data.appearance import Appearance, change_appearance
+from turnwise.errors import require, require_known
 from turnwise.geometry.warps import rotation_matrices, warp_images
+from turnwise.groups import PlanarGroup
 
 Images = Float[Tensor, "batch channel row col"]
+# the values that a policy gives to options that are not set; None: from the symmetry of the model
+POLICIES: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "standard": {
+        "rotation": None, "mirror": None, "crop": 0.7, "scale": 0.1,
+        "brightness": 0.2, "contrast": 0.2, "saturation": 0.2, "hue": 10.0, "gamma": 0.2,
+    },
+    "randaugment": {
+        "rotation": None, "mirror": None, "crop": 0.5, "stretch": 0.3, "operations": 2,
+        "brightness": 0.9, "contrast": 0.9, "saturation": 0.9, "hue": 30.0, "gamma": 0.9,
+        "blur": 1.0,
+    },
+}  # fmt: skip
+UPRIGHT = 15.0  # degrees of rotation for models whose only symmetry is the reflection
+ASPECT = 4 / 3  # of a crop, at most
 ERASED = (0.15, 0.5)  # side of an erased square, as a share of the image's shorter side
 KNOT_DISTANCE = 7  # pixels between two drawn displacements
 
 
 @dataclass(frozen=True)
-class Augmentation:
+class Augmentation(Appearance):
     """The ranges of random augmentation; the default changes nothing.
 
     Attributes:
+        policy: the name of the policy that chose the options which were not set.
         share: the share of images that are warped at all.  Warping blurs; test images are sharp.
-        rotation: by up to this many degrees in either direction (180 = any angle).
+        rotation: by up to this many degrees in either direction (180 = any angle); None is chosen
+            by `for_group`.
         shift: by up to this many pixels along each axis.
         whole: shift by whole pixels only, which does not blur.
         scale: by a factor from 1/(1 + scale) to 1 + scale.
-        mirror: flip half of the images horizontally.
+        crop: the smallest share of the image's area in a random crop, which is resized to the
+            whole image; 1 is no crop.
+        mirror: flip half of the images horizontally; None is chosen by `for_group`.
         stretch: by a factor of up to 1 + stretch along a random axis, and its inverse across it.
         elastic: the standard deviation, in pixels, of a smooth random displacement field.
         erase: the share of images in which a square of random size and position is set to 0.
@@ -38,12 +61,14 @@ class Augmentation:
         noise: the standard deviation of normal noise, for images from 0 to 1.
     """
 
+    policy: str = "none"
     share: float = 1.0
-    rotation: float = 0.0
+    rotation: float | None = 0.0
     shift: float = 0.0
     whole: bool = False
     scale: float = 0.0
-    mirror: bool = False
+    crop: float = 1.0
+    mirror: bool | None = False
     stretch: float = 0.0
     elastic: float = 0.0
     erase: float = 0.0
@@ -51,7 +76,15 @@ class Augmentation:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        require(0 <= self.rotation <= 180, f"rotation = {self.rotation} must be 0 to 180 degrees.")
+        super().__post_init__()
+        require_known(self.policy, POLICIES, "policy")
+        require(
+            self.rotation is None or 0 <= self.rotation <= 180,
+            f"rotation = {self.rotation} must be 0 to 180 degrees.",
+        )
+        require(
+            0 < self.crop <= 1, f"crop = {self.crop} is a share of the area, above 0, at most 1."
+        )
         for what in ("shift", "scale", "stretch", "elastic", "noise"):
             value = getattr(self, what)
             require(0 <= value < math.inf, f"{what} = {value} must be finite and not negative.")
@@ -66,20 +99,52 @@ class Augmentation:
     @property
     def warps(self) -> bool:
         """Whether images are resampled."""
-        return bool(
-            self.rotation or self.shift or self.scale or self.mirror or self.stretch or self.elastic
+        moved = self.rotation or self.shift or self.scale or self.mirror or self.stretch
+        return bool(moved or self.elastic or self.crop < 1)
+
+    def for_group(self, group: PlanarGroup) -> "Augmentation":
+        """Return the augmentation with the rotations and flips that a model does not have itself.
+
+        A model that is exact under rotations by 90° sees every rotation if images are rotated by up
+        to 45°; a model without symmetry needs 180°, and flips.  A model that is exact under
+        reflections alone is for images with an up: they are rotated by 15°.
+
+        >>> Augmentation(rotation=None, mirror=None).for_group(PlanarGroup.named("D4")).rotation
+        45.0
+        """
+        exact = math.gcd(group.rotations, 4)  # rotations that the pixel grid has
+        upright = group.reflections and exact == 1
+        return replace(
+            self,
+            rotation=(UPRIGHT if upright else 180 / exact)
+            if self.rotation is None
+            else self.rotation,
+            mirror=group.order == 1 if self.mirror is None else self.mirror,
         )
 
 
+def with_policy(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an augmentation, those that are not set as its policy has them."""
+    name = values.get("policy", "none")
+    require_known(name, POLICIES, "data.augment.policy")
+    return {**POLICIES[name], **values}
+
+
 def augment(images: Images, how: Augmentation, generator: torch.Generator) -> Images:
-    """Warp each image by its own random x -> A x + t, then erase a square, then add noise."""
+    """Warp each image by its own random x -> A x + t, change its appearance, erase a square, and
+    add noise."""
     if how.warps:
         matrices, shifts = random_affine(len(images), how, generator)
+        if how.crop < 1:
+            zooms, centres = random_crops(images, how.crop, generator)
+            matrices = matrices * zooms[:, None, :]
+            shifts = shifts - (matrices @ centres[:, :, None])[:, :, 0]
         field = random_displacements(images, how.elastic, generator) if how.elastic else None
         mode = "bicubic" if how.sharp else "bilinear"
         warped = warp_images(images, matrices.to(images), shifts.to(images), field, mode)
         warped = warped.clamp(0, 1) if how.sharp else warped  # cubics overshoot
         images = warped if how.share == 1 else choose_share(how.share, warped, images, generator)
+    images = change_appearance(images, how, generator)
     if how.erase:
         images = erase_squares(images, how.erase, generator)
     if how.noise:
@@ -95,10 +160,11 @@ def random_affine(
 
     Factors are log-uniform, everything else is uniform.
     """
+    assert how.rotation is not None and how.mirror is not None, "`for_group` chooses them"
     draw = torch.rand(count, 5, generator=generator, device=generator.device) * 2 - 1
     angle, size, side, shift = draw[:, 0], draw[:, 1], draw[:, 2], draw[:, 3:]
     rotation = rotation_matrices(torch.deg2rad(angle * how.rotation))
-    factor = torch.exp(size * torch.log1p(torch.tensor(how.scale, device=draw.device)))
+    factor = torch.exp(size * math.log1p(how.scale))
     flip = torch.ones_like(shift)
     if how.mirror:
         flip[:, 0] = torch.where(side < 0, -1.0, 1.0)
@@ -109,6 +175,25 @@ def random_affine(
         most = int(how.shift)
         return matrices, ((shift + 1) / 2 * (2 * most + 1)).floor().clamp(max=2 * most) - most
     return matrices, shift * how.shift
+
+
+def random_crops(
+    images: Images, smallest: float, generator: torch.Generator
+) -> tuple[Float[Tensor, "batch 2"], Float[Tensor, "batch 2"]]:
+    """Draw crops inside the images: their magnification along x and y, and their centres in pixels.
+
+    The share of the area is uniform from `smallest` to 1, the aspect ratio log-uniform.
+
+    Paper:    Szegedy et al. 2015, "Going Deeper with Convolutions".
+    Departs:  rotations are about the centre of the crop, and use pixels from outside it.
+    """
+    draw = torch.rand(len(images), 4, generator=generator, device=generator.device)
+    area = smallest + (1 - smallest) * draw[:, 0]
+    aspect = torch.exp((draw[:, 1] * 2 - 1) * math.log(ASPECT))
+    sides = torch.stack([area * aspect, area / aspect], dim=1).sqrt().clamp(max=1)
+    rows, cols = images.shape[-2:]
+    centres = (draw[:, 2:] - 0.5) * (1 - sides)
+    return 1 / sides, torch.stack([centres[:, 0] * cols, centres[:, 1] * rows], dim=1)
 
 
 def choose_share(

@@ -72,6 +72,8 @@ def train(
         dataset = run.dataset(data_dir, recipe) if resume else load_recipe_data(recipe, data_dir)
         recipe = _with_full_paths(recipe)
         model = build_model(recipe, dataset)
+        augment = recipe.data.augment.for_group(model.group)  # type: ignore[arg-type]
+        recipe = replace(recipe, data=replace(recipe.data, augment=augment))
         if not resume:
             rank_zero_only(run.start)(recipe, dataset, command)
         on_start(run)

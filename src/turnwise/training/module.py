@@ -2,7 +2,6 @@
 
 import lightning
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
@@ -11,6 +10,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from turnwise.data.batches import Batch
+from turnwise.data.mixing import mix_images
 from turnwise.training.optim import make_optimiser, make_schedule
 from turnwise.training.recipe import Recipe
 
@@ -30,8 +30,9 @@ class Classifier(lightning.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         images, labels = batch
-        mixing = self.recipe.optimisation.mixup > 0
-        loss = self._mixup_loss(images, labels) if mixing else self._loss(self(images), labels)
+        part = self.recipe.optimisation
+        mixing = part.mixup > 0 or part.cutmix > 0
+        loss = self._mixed_loss(images, labels) if mixing else self._loss(self(images), labels)
         self.train_loss.update(loss.detach(), len(labels))
         self.log("train_loss", self.train_loss, on_step=False, on_epoch=True)
         return loss
@@ -40,18 +41,15 @@ class Classifier(lightning.LightningModule):
         smoothing = self.recipe.optimisation.label_smoothing
         return F.cross_entropy(logits, labels, label_smoothing=smoothing)
 
-    def _mixup_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of images mixed in pairs, weighted by both labels.
 
-        λ ~ Beta(α, α), one per batch, is a function of seed and step, so that a resumed run
-        repeats it.
-
-        Paper:    Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization".
+        The draws are a function of seed and step, so that a resumed run repeats them.
         """
-        alpha = self.recipe.optimisation.mixup
-        draw = np.random.default_rng((self.recipe.seed, self.global_step)).beta(alpha, alpha)
-        share = torch.tensor(draw, device=images.device, dtype=images.dtype)
-        logits = self(torch.lerp(images.flip(0), images, share))
+        part = self.recipe.optimisation
+        draws = np.random.default_rng((self.recipe.seed, self.global_step))
+        mixed, share = mix_images(images, part.mixup, part.cutmix, draws)
+        logits = self(mixed)
         first, second = (self._loss(logits, these) for these in (labels, labels.flip(0)))
         return share * first + (1 - share) * second
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from turnwise.data.augment import Augmentation
+from turnwise.data.augment import Augmentation, with_policy
 from turnwise.errors import InputError, require, require_known
 from turnwise.options import Options, from_plain, option, parse_value, to_plain
 
@@ -63,6 +63,7 @@ class OptimisationPart(Options):
     warmup_steps: int = option(0, "steps of linear warm-up, instead of epochs", at_least=0)
     label_smoothing: float = option(0.0, "label smoothing", at_least=0, below=1)
     mixup: float = option(0.0, "mixup parameter α of Beta(α, α); 0 is none", at_least=0)
+    cutmix: float = option(0.0, "cutmix parameter α of Beta(α, α); 0 is none", at_least=0)
     gradient_clip: float | None = option(1.0, "largest gradient norm; null is none", above=0)
     ema: float | None = option(
         None, "decay of averaged weights, e.g. 0.999; null is none", above=0, below=1
@@ -180,6 +181,9 @@ def make_recipe(values: Any, overrides: Sequence[str] = ()) -> Recipe:
     values = dict(values)
     if isinstance(values.get("model"), dict):
         values["model"] = _gather_options(values["model"])
+    data = values.get("data")
+    if isinstance(data, dict) and isinstance(data.get("augment"), dict):
+        values["data"] = {**data, "augment": with_policy(data["augment"])}
     return from_plain(Recipe, values, "recipe")
 
 
