@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 PACKAGES = [
-    "errors", "options", "files", "signals", "groups", "geometry", "kernels", "attention", "layers",
+    "errors", "parsing", "options", "files", "signals", "groups", "geometry", "kernels",
+    "attention", "layers",
     "models", "data", "training", "runs", "inference", "evaluation", "reports", "deploy", "cli",
     "__main__",
 ]  # fmt: skip
@@ -168,7 +169,7 @@ def test_module_has_a_test(module):
     assert found, f"{name_of(module)} has no {folder.relative_to(TESTS.parent)}/test_{module.name}"
 
 
-@pytest.mark.parametrize("name", ["errors", "options", "files", "signals"])
+@pytest.mark.parametrize("name", ["errors", "parsing", "options", "files", "signals"])
 def test_single_module_has_a_test(name):
     assert (TESTS / f"test_{name}.py").is_file()
 

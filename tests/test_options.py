@@ -1,11 +1,13 @@
 """Options are described once; their values are converted and checked wherever they come from."""
 
 import math
+import re
 from dataclasses import dataclass
 
 import pytest
 
 from turnwise.errors import InputError, require
+from turnwise.models import create_model, list_models, registry
 from turnwise.options import (
     Options,
     convert,
@@ -152,7 +154,35 @@ def test_the_text_of_a_setting_is_read_as_yaml(text, value):
     assert parse_value(text, "x") == value
 
 
-@pytest.mark.parametrize("text", ["[", "2020-99-99", "[" * 5000])
+@pytest.mark.parametrize("text", ["[", "0x_", "[" * 5000])
 def test_text_that_is_not_yaml_is_refused(text):
     with pytest.raises(InputError, match="the value of 'x=' cannot be read as YAML"):
         parse_value(text, "x=")
+
+
+def numeric_options():
+    """Return every numeric option of every model, with the class of options that it belongs to."""
+    designs = dict.fromkeys(type(registry._family(name).design) for name in list_models("[!o]*"))
+    return [(d, o) for d in designs for o in describe(d) if re.search("int|float", str(o.hint))]
+
+
+@pytest.mark.parametrize("extreme", [10**30, -(10**30), 1e308, -1e308, math.nan, math.inf])
+def test_no_option_of_a_model_takes_an_extreme_value(extreme):
+    for design, o in numeric_options():
+        value = (extreme,) if "tuple" in str(o.hint) else extreme
+        value = (value,) if "tuple[tuple" in str(o.hint) else value
+        with pytest.raises(InputError, match=r"^[^\n]{1,300}$"):
+            from_plain(design, {o.name: value}, "model")
+            pytest.fail(f"{design.__name__}.{o.name} takes {extreme}")
+
+
+@pytest.mark.parametrize("name", ["turnwise_vit_nano", "poolformer_s12"])
+def test_a_whole_number_is_a_number(name):
+    """`layer_scale=1` once left an integer parameter, which has no gradient."""
+    model = create_model(name, image_size=64, layer_scale=1, drop_path=0)
+    assert all(p.is_floating_point() for p in model.parameters())
+
+
+def test_sizes_that_no_model_can_have_end_in_a_sentence():
+    with pytest.raises(InputError, match="use fewer stages: no size works"):
+        create_model("turnwise_vit_nano", depths=[1] * 200)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 TYPE_NAMES = {
@@ -26,6 +27,29 @@ class UnfinishedRunError(InputError):
         self.folder = folder
 
 
+class _ShortRepr(Repr):
+    """Show the first entries of a value: a list of lists of lists may have no end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 2, 60, 60
+
+    def repr_int(self, value: int, level: int) -> str:
+        return repr(value) if abs(value) < 10**20 else "a huge number"
+
+
+_SHORT = _ShortRepr()
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it, on one line of limited length.
+
+    >>> shown([1, "b", {"c": [2**70]}])
+    "[1, 'b', {'c': [...]}]"
+    """
+    return _SHORT.repr(value)
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `InputError(message)` unless `condition` holds."""
     if not condition:
@@ -39,7 +63,7 @@ def require_known(name: str, known: Iterable[str], what: str) -> None:
         return
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise InputError(f"unknown {what} {name!r}.{hint} Known: {', '.join(known)}.")
+    raise InputError(f"unknown {what} {shown(name)}.{hint} Known: {', '.join(known)}.")
 
 
 def require_kind(value: Any, kind: type, what: str) -> None:
@@ -47,7 +71,7 @@ def require_kind(value: Any, kind: type, what: str) -> None:
     accepted = {float: (int, float), tuple: (tuple, list)}.get(kind, kind)
     if isinstance(value, accepted) and (kind is bool or not isinstance(value, bool)):
         return
-    raise InputError(f"{what} must be {TYPE_NAMES.get(kind, kind.__name__)}, got {value!r}.")
+    raise InputError(f"{what} must be {TYPE_NAMES.get(kind, kind.__name__)}, got {shown(value)}.")
 
 
 def require_positive(**counts: int) -> None:

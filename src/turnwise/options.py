@@ -25,7 +25,8 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from turnwise.errors import InputError, require, require_kind, require_known
+from turnwise.errors import InputError, require, require_kind, require_known, shown
+from turnwise.parsing import parse_yaml
 
 Kind = TypeVar("Kind")
 MAX_INTEGER = 2**20  # of an option without a bound of its own
@@ -160,7 +161,7 @@ def from_plain(kind: type[Kind], values: Any, where: str, known: Iterable[str] =
 
 def rename_aliases(options: Iterable[Option], values: Any, where: str) -> dict[str, Any]:
     """Return `values` with earlier names of options replaced by the present ones."""
-    require(isinstance(values, Mapping), f"{where} must have keys and values, got {values!r:.60}.")
+    require(isinstance(values, Mapping), f"{where} must have keys and values, got {shown(values)}.")
     renamed = {str(key): value for key, value in values.items()}
     for o in options:
         for alias in o.aliases:
@@ -208,9 +209,7 @@ def _default(f: "dataclasses.Field[Any]") -> Any:
 
 def parse_value(text: str, what: str) -> Any:
     """Read the text of key=value as YAML does: 3, 0.5, true, [1, 2] or plain text."""
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise InputError(f"the value of {what!r} cannot be read as YAML.") from None
+        return parse_yaml(text)
+    except InputError as error:
+        raise InputError(f"the value of {shown(what)} cannot be read as YAML: {error}.") from error

@@ -167,7 +167,7 @@ def test_no_recipe_at_all_is_refused(refused):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("model: [", "is not YAML"),
+        ("model: [", "expected the node content"),
         ("- 1\n- 2\n", "a recipe has the parts model, data, optimisation"),
         ("", "a recipe has the parts model"),
         ("model: {name: vit}\n", "needs 'data'"),

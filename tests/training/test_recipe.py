@@ -115,11 +115,11 @@ def test_a_missing_part_is_named():
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("model: [", "is not YAML"),
+        ("model: [", "expected the node content"),
         ("- a\n- b", "a recipe has the parts model, data"),
         (yaml.safe_dump({**SMALL, "sed": 1}), r"bad\.yaml: unknown recipe key 'sed'"),
-        ("seed: 1\ndata: {name: digits}\nseed: 2", r"bad\.yaml has 'seed' twice in one part"),
-        ("model: {name: vit, width: 8, width: 9}", r"has 'width' twice in one part; leave one"),
+        ("seed: 1\ndata: {name: digits}\nseed: 2", r"bad\.yaml: 'seed' stands twice in one part"),
+        ("model: {name: vit, width: 8, width: 9}", r"'width' stands twice in one part; leave one"),
         (None, r"cannot read the recipe .*: no such file or directory\."),
     ],
 )
@@ -134,7 +134,7 @@ def test_the_error_for_a_bad_file_names_it(tmp_path, content, words):
 def test_a_recipe_cannot_run_code(tmp_path):
     """YAML tags that build Python objects are refused."""
     (tmp_path / "evil.yaml").write_text("model: !!python/object/apply:os.getcwd []")
-    with pytest.raises(InputError, match="is not YAML"):
+    with pytest.raises(InputError, match=r"a tag .* is not read here"):
         read_recipe(tmp_path / "evil.yaml")
 
 

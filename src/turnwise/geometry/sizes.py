@@ -72,5 +72,10 @@ def require_exact_size(size: int, stages: Sequence[Stage], what: str) -> None:
     require(
         size in nearest,
         f"image_size = {size} cannot be exact in {what} (a stage would sample it off-centre); "
-        f"try {' or '.join(map(str, nearest))}.",
+        f"{advise_sizes(nearest)}.",
     )
+
+
+def advise_sizes(nearest: Sequence[int]) -> str:
+    """Return which sizes to try, in half a sentence."""
+    return f"try {' or '.join(map(str, nearest))}" if nearest else "use fewer stages: no size works"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from turnwise.errors import InputError, require
 from turnwise.geometry.layouts import to_field
+from turnwise.geometry.sizes import advise_sizes
 from turnwise.groups import PlanarGroup
 from turnwise.layers.declarations import undecayed_parameters
 from turnwise.layers.normalise import Normalise
@@ -166,7 +167,7 @@ class ImageModel(nn.Module, ABC):
             require(
                 side in nearest,
                 f"image_size = {side} cannot be exact in {what} (a stage would sample it "
-                f"off-centre); try {' or '.join(map(str, nearest))}.",
+                f"off-centre); {advise_sizes(nearest)}.",
             )
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from turnwise.errors import require
 from turnwise.geometry.layouts import regular_to_field
 from turnwise.geometry.neighbourhoods import Neighbourhood
-from turnwise.geometry.sizes import nearest_sizes, output_size
+from turnwise.geometry.sizes import advise_sizes, nearest_sizes, output_size
 from turnwise.layers.conv.stem import ConvStem, PatchLift, StemPlan
 from turnwise.layers.gsa.attention import AttentionPlan, LiftingSelfAttention
 from turnwise.layers.gsa.blocks import FieldNorm, pool_kernel
@@ -148,8 +148,7 @@ class StemmedGroupAttention(PooledLogits):
         self.reset_parameters()
         require(
             task.image_size in (nearest := self.exact_size(task.image_size)),
-            f"image_size = {task.image_size} cannot be exact in {WHAT}; "
-            f"try {' or '.join(map(str, nearest))}.",
+            f"image_size = {task.image_size} cannot be exact in {WHAT}; {advise_sizes(nearest)}.",
         )
 
     def reset_parameters(self) -> None:

@@ -7,7 +7,6 @@ The configuration is written last and holds the hash, so a folder is either comp
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from turnwise.files import write_atomic, write_json
 from turnwise.models.contract import ModelConfig
 from turnwise.models.registry import config_of, create_model
 from turnwise.models.weights import list_pretrained, pretrained_folder, require_as_described
+from turnwise.parsing import read_json
 
 WEIGHTS, CONFIG, FORMAT = "model.safetensors", "config.json", 1
 FOLDER = "model"  # inside a run folder
@@ -130,8 +130,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the parsed configuration of a model folder, with the keys it must have."""
     path = folder / CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        config = read_json(path)
+    except InputError as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
     needed = {"format", "name", "options", "classes", "sha256"}
     given = config.keys() if isinstance(config, dict) else set()

@@ -7,7 +7,6 @@
 `benchmarks/ship_weights.py` writes these folders; `load` checks a folder against its card.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -26,6 +25,7 @@ from turnwise.models.registry import (
     model_options,
 )
 from turnwise.options import to_plain
+from turnwise.parsing import read_json
 
 ROOT = Path(__file__).parents[1] / "weights"
 CARD, PAGE, FORMAT = "card.json", "card.md", 1
@@ -62,10 +62,9 @@ def read_card(folder: Path) -> dict[str, Any]:
     """Return the card of pretrained weights, with the parts that it must have."""
     path = folder / CARD
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path} cannot be read: {reason.lower()}; {REMEDY}.") from error
+        card = read_json(path)
+    except InputError as error:
+        raise InputError(f"{path} cannot be read: {error}; {REMEDY}.") from error
     missing = PARTS - (card.keys() if isinstance(card, dict) else set())
     require(not missing, f"{path} lacks {', '.join(sorted(missing))}; {REMEDY}.")
     require(

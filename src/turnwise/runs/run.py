@@ -13,7 +13,6 @@ No other module knows these names.
 
 import csv
 import hashlib
-import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from turnwise.files import cannot_write, write_atomic, write_json
 from turnwise.models.storage import CONFIG as MODEL_CONFIG
 from turnwise.models.storage import FOLDER as MODEL
 from turnwise.models.storage import load, save, weights_hash
+from turnwise.parsing import read_json
 from turnwise.training.recipe import Recipe, read_recipe
 from turnwise.training.trainer import TrainingFiles
 
@@ -305,10 +305,10 @@ class Run:
 
 def _read_json(path: Path, hint: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; {hint}.") from error
-    except (ValueError, TypeError, RecursionError) as error:
+        return dict(read_json(path))
+    except InputError as error:
+        raise InputError(f"{path} is damaged ({error}); {hint}.") from error
+    except (ValueError, TypeError) as error:
         raise InputError(f"{path} is damaged; {hint}.") from error
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import yaml
 
 from turnwise.data.augment import Augmentation, with_policy
-from turnwise.errors import InputError, require, require_known
+from turnwise.errors import InputError, require, require_known, shown
 from turnwise.options import Options, from_plain, option, parse_value, to_plain
+from turnwise.parsing import MAX_DEPTH, parse_yaml, read_text
 
 OPTIMISERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant", "noam")
@@ -149,28 +150,13 @@ class Recipe(Options):
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a YAML file and apply overrides such as `trainer.max_epochs=5`."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        _require_unique_keys(yaml.compose(text, Loader=yaml.SafeLoader), path)
-        values = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise InputError(f"cannot read the recipe {path}: {reason.lower()}.") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+        values = parse_yaml(read_text(Path(path)))
+    except InputError as error:
+        raise InputError(f"cannot read the recipe {path}: {error}.") from error
     try:
         return make_recipe(values, overrides)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _require_unique_keys(node: yaml.Node | None, path: str | Path) -> None:
-    """Refuse a key that appears twice in one mapping: YAML would silently drop the first."""
-    if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        require(twice is None, f"{path} has {twice!r} twice in one part; leave one.")
-        for _, value in node.value:
-            _require_unique_keys(value, path)
 
 
 def make_recipe(values: Any, overrides: Sequence[str] = ()) -> Recipe:
@@ -192,8 +178,9 @@ def _override(values: Mapping[str, Any], override: str) -> dict[str, Any]:
     key, equals, text = override.partition("=")
     require(
         bool(equals and key),
-        f"an override is written key=value, e.g. trainer.max_epochs=5, got {override!r}.",
+        f"an override is written key=value, e.g. trainer.max_epochs=5, got {shown(override)}.",
     )
+    require(key.count(".") < MAX_DEPTH, f"{shown(key)} has more parts than any key of a recipe.")
     first, _, rest = key.partition(".")
     if not rest:
         return {**values, first: parse_value(text, override)}

@@ -20,6 +20,7 @@ from turnwise.errors import InputError, require
 from turnwise.evaluation.layer_trace import LayerCheck
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
 from turnwise.inference.predictor import PRECISIONS
+from turnwise.parsing import read_json
 
 FORMAT = 3
 VISIBLE = 1e-6  # a negative control must change the output by more than this, relative to its size
@@ -220,10 +221,9 @@ def read_certificate(path: str | Path) -> tuple[Certificate, bool]:
     """Return the certificate in a JSON file, and the verdict that the file states."""
     path = Path(path)
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{path} cannot be read: {reason}; give a certificate.json.") from error
+        plain = read_json(path)
+    except InputError as error:
+        raise InputError(f"{path} cannot be read: {error}; give a certificate.json.") from error
     found = plain.get("format", 1) if isinstance(plain, dict) else None
     require(
         found in (2, FORMAT),
