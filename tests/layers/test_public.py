@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from turnwise.groups import (
 )
 from turnwise.layers import (
     CircularConv2d,
+    FieldHead,
     GroupBatchNorm2d,
     GroupConv2d,
     GroupDepthwiseConv2d,
@@ -29,6 +31,7 @@ from turnwise.layers import (
     GroupRotaryAttention,
     GroupSelfAttention,
     GroupTransformerBlock,
+    GroupUpsample2d,
     InvariantPool,
     LiftingConv2d,
     LiftingSelfAttention,
@@ -36,12 +39,14 @@ from turnwise.layers import (
     PatchLift,
     RotoConv2d,
 )
+from turnwise.layers.heads.fields import act_on_field_of
 
 ACTIONS = {
     "image": act_on_image,
     "regular": action_on("regular"),
     "features": act_on_regular,  # (batch, group, channel), without pixels
     "vector": leave_fixed,
+    "axes": partial(act_on_field_of, "axis"),
 }
 
 
@@ -60,6 +65,7 @@ LAYERS = {
     "CircularConv2d": Layer(
         lambda g: CircularConv2d(GroupConv2d(g, 2, 3, 3), 3), "regular", "regular", 2, "2, 3"
     ),
+    "FieldHead": Layer(lambda g: FieldHead(g, 3, "axis"), "regular", "axes", 3, "3"),
     "GroupBatchNorm2d": Layer(lambda g: GroupBatchNorm2d(g, 3), "regular", "regular", 3, "3"),
     "GroupConv2d": Layer(lambda g: GroupConv2d(g, 2, 3, 3), "regular", "regular", 2, "2, 3"),
     "GroupDepthwiseConv2d": Layer(
@@ -78,6 +84,7 @@ LAYERS = {
         lambda g: GroupTransformerBlock(g, 8, GroupRotaryAttention(g, 8, num_heads=2)),
         "regular", "regular", 8, "8",
     ),
+    "GroupUpsample2d": Layer(lambda g: GroupUpsample2d(g, "bilinear"), "regular", "regular", 3),
     "InvariantPool": Layer(lambda g: InvariantPool(g), "regular", "vector", 3),
     "LiftingConv2d": Layer(lambda g: LiftingConv2d(g, 2, 3, 3), "image", "regular", 2, "2, 3"),
     "LiftingSelfAttention": Layer(

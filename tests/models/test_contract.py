@@ -15,7 +15,7 @@ from torch import nn
 import turnwise
 from turnwise.errors import InputError
 from turnwise.geometry.layouts import action_on
-from turnwise.groups import act_on_image, assert_equivariant, equivariance_error
+from turnwise.groups import act_on_image, assert_equivariant, equivariance_error, leave_fixed
 from turnwise.models import create_model, list_models
 from turnwise.models.contract import (
     HeadInputs,
@@ -80,23 +80,26 @@ def test_the_forward_pass_is_features_then_head(name):
     images = images_for(model)
     features = model.forward_features(images)
     torch.testing.assert_close(model.forward_head(features), model(images))
-    assert model(images).shape == (2, CLASSES)
+    pixels = images.shape[2:] if model.output == "map" else ()
+    assert model(images).shape == (2, CLASSES, *pixels)
     pooled = model.forward_head(features, pre_logits=True)
-    assert pooled.shape == (2, model.num_features)
+    assert pooled.shape == (2, model.num_features, *pixels)
     assert (pooled[0] - pooled[1]).abs().max() > 0
 
 
 @EVERY_MODEL
 @torch.no_grad()
-def test_logits_and_pooled_features_are_invariant(name):
+def test_logits_and_pooled_features_are_invariant_or_rotate_with_the_image(name):
     model = built(name)
+    act = act_on_image if model.output == "map" else leave_fixed
 
     def both(images):
         features = model.forward_features(images)
         pooled = model.forward_head(features, pre_logits=True)
         return torch.cat([model.forward_head(features), pooled / pooled.abs().max()], dim=1)
 
-    assert equivariance_error(both, model.group.exact_subgroup(), images_for(model, 1)) < 1e-10
+    group, images = model.group.exact_subgroup(), images_for(model, 1)
+    assert equivariance_error(both, group, images, act_out=act) < 1e-10
 
 
 @EVERY_MODEL
@@ -127,7 +130,7 @@ def test_the_classifier_can_be_replaced(name):
     assert any(part is model.get_classifier() for part in model.modules())
     images = images_for(model)
     logits = model(images)
-    assert logits.shape == (2, 4) and logits.dtype == torch.float64
+    assert logits.shape[:2] == (2, 4) and logits.dtype == torch.float64
     logits.sum().backward()
     assert all(p.grad is not None for p in model.get_classifier().parameters())
     with pytest.raises(InputError, match="num_classes = -1 must be at least 0"):

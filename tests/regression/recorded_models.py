@@ -29,6 +29,7 @@ SIZE, CHANNELS, CLASSES = 28, 3, 4
 
 SMALL_METAFORMER = {"depths": [1, 1, 1, 1], "widths": [8, 16, 24, 32], "head_width": 8}
 SMALL_RESNET = {"widths": [8, 16, 16, 24]}
+SMALL_UNET = {"widths": [16, 32], "image_size": 8}
 SMALL_GSA = {"heads": 3, "width": 6, "widths": [[6], [6, 6]], "crops": [[2], [1, 0]]}
 SMALLER: dict[str, dict[str, Any]] = {
     "turnwise_vit_base": {"width": 64, "depths": [2], "patch": 4},
@@ -85,6 +86,8 @@ def options_of(name: str) -> dict[str, Any]:
         return SMALL_METAFORMER
     if "resnet" in plain:
         return SMALL_RESNET
+    if "unet" in plain:
+        return SMALL_UNET
     if plain.endswith("performer") and plain != "group_performer":
         return {"width": 32, "depth": 2, "heads": 2}
     return SMALLER.get(plain, {})

@@ -25,8 +25,10 @@ from turnwise.layers.conv.stem import GroupBatchNorm2d as GroupBatchNorm2d
 from turnwise.layers.conv.stem import GroupLayerNorm as GroupLayerNorm
 from turnwise.layers.conv.stem import GroupPool2d as GroupPool2d
 from turnwise.layers.conv.stem import PatchLift as PatchLift
+from turnwise.layers.conv.upsample import GroupUpsample2d as GroupUpsample2d
 from turnwise.layers.gsa.attention import GroupSelfAttention as GroupSelfAttention
 from turnwise.layers.gsa.attention import LiftingSelfAttention as LiftingSelfAttention
+from turnwise.layers.heads.fields import FieldHead as FieldHead
 from turnwise.layers.heads.pooling import InvariantPool as InvariantPool
 from turnwise.layers.roto.conv import RotoConv2d as RotoConv2d
 from turnwise.layers.transformer.block import GroupTransformerBlock as GroupTransformerBlock

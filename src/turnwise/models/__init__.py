@@ -9,6 +9,7 @@ from turnwise.models import performer as performer
 from turnwise.models import resnet as resnet
 from turnwise.models import small_cnn as small_cnn
 from turnwise.models import turnwise_vit as turnwise_vit
+from turnwise.models import unet as unet
 from turnwise.models import vit as vit
 from turnwise.models.canonical import canonical as canonical
 from turnwise.models.contract import ImageModel as ImageModel

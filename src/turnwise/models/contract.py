@@ -1,9 +1,15 @@
 """What every model offers, and the base class that provides most of it.
 
 The names are timm's: `num_classes`, `num_features`, `forward_features`, `forward_head`,
-`forward_intermediates`, `get_classifier`, `reset_classifier`, `no_weight_decay`.  Three more are
+`forward_intermediates`, `get_classifier`, `reset_classifier`, `no_weight_decay`.  Four more are
 ours: `group` (the symmetry under which the model is exact), `preprocess` (from images in [0, 1] to
 what the network takes) and `exact_size` (the image sizes at which the symmetry is exact).
+`output` names what the model returns, and how that transforms with the image:
+
+    class     (batch, class)             invariant
+    map       (batch, class, row, col)   rotates with the image, as do the pooled features
+    vector    (batch, 2, row, col)       directions, whose components rotate, too
+    axis      (batch, 2, row, col)       lines, as (cos 2φ, sin 2φ)
 """
 
 import threading
@@ -48,6 +54,7 @@ class Model(Protocol):
     group: PlanarGroup
     num_classes: int
     num_features: int
+    output: str
 
     def __call__(self, images: Images) -> Tensor: ...
     def preprocess(self, images: Images) -> Images: ...
@@ -71,6 +78,7 @@ class ImageModel(nn.Module, ABC):
     """
 
     group: PlanarGroup = TRIVIAL
+    output: str = "class"
     num_classes: int
     num_features: int
     preprocess: Normalise
@@ -88,7 +96,10 @@ class ImageModel(nn.Module, ABC):
 
     @abstractmethod
     def pool(self, features: Tensor) -> Tensor:
-        """Return what the classifier takes: one vector per image, invariant under the group."""
+        """Return what the classifier takes: a vector per image, or per pixel if `output` is a map.
+
+        It is invariant under the group, or rotates with the image.
+        """
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Return the logits of features, or with `pre_logits` the pooled features."""
@@ -305,3 +316,14 @@ def logits_of(output: object) -> Tensor:
             f"the model must return a tensor of logits, got a {type(output).__name__}."
         )
     return logits
+
+
+def output_of(model: nn.Module, given: str = "auto") -> str:
+    """Return "class" or "map": as given, or as the model says; a foreign one is a classifier."""
+    output = str(getattr(model, "output", "class")) if given == "auto" else given
+    require(
+        output in ("class", "map"),
+        f"the model returns a field, output = {output!r}, whose components an orbit does not "
+        'rotate; use one with readout = "classes".',
+    )
+    return output

@@ -33,11 +33,12 @@ from turnwise.models.contract import (
     find_head,
     head_width,
     logits_of,
+    output_of,
     small_linear,
 )
 from turnwise.options import Options, describe, option
 
-OUTPUTS = ("class", "map")
+OUTPUTS = ("auto", "class", "map")
 REGIMES = ("none", "head", "all")
 
 Images = Float[Tensor, "batch channel row col"]
@@ -50,7 +51,9 @@ class OrbitDesign(Options):
 
     combine: str = option("mean", "how the outputs of all views are combined", choices=COMBINATIONS)
     output: str = option(
-        "class", "one vector of logits, or a map of logits per pixel", choices=OUTPUTS
+        "auto",
+        "class: one vector of logits; map: logits per pixel; auto: as the model says",
+        choices=OUTPUTS,
     )
     chunk: int = option(
         0, "views per forward pass, 0 for all; training then recomputes activations",
@@ -68,7 +71,7 @@ class OrbitDesign(Options):
 
     def validate(self) -> None:
         require(
-            self.output == "class" or self.combine in OF_LOGITS,
+            self.output != "map" or self.combine in OF_LOGITS,
             f"combine = {self.combine!r} needs the vector before a classifier, which a map has "
             f"not; for maps use {', '.join(OF_LOGITS)}.",
         )
@@ -90,9 +93,10 @@ class Orbit(ImageModel):
 
     def __init__(self, model: nn.Module, group: PlanarGroup, design: OrbitDesign) -> None:
         super().__init__()
+        design = replace(design, output=output_of(model, design.output))
         if design.output == "map":
             require_grid_group(group)  # rotating back between pixels would invent borders
-        self.model, self.group, self.design = model, group, design
+        self.model, self.group, self.design, self.output = model, group, design, design.output
         self.views, self.sampler = OrbitViews(group, design.mask), ViewSampler(group, design.mask)
         needs_head = takes_features(design.combine) or design.tune == "head"
         self.head_path = find_head(model, design.head) if needs_head else design.head
@@ -176,11 +180,8 @@ class Orbit(ImageModel):
     def forward_features(self, images: Images) -> Float[Tensor, "batch group ..."]:
         """Return the features of the model inside for every view of the image."""
         views = self._all_views(images)
-        if isinstance(self.model, Model):
-            features = self.model.forward_features(views)
-        else:
-            features = self._head_inputs(views)
-        return self._by_image(features)
+        run = self.model.forward_features if isinstance(self.model, Model) else self._head_inputs
+        return self._by_image(run(views))
 
     def forward_intermediates(
         self, images: Images, indices: int | Sequence[int] | None = None
