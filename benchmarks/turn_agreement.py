@@ -24,6 +24,7 @@ from turnwise.evaluation.transformations import (
     predict_over_angles,
 )
 from turnwise.inference import Predictor
+from turnwise.inference.loading import fill_of
 from turnwise.reports.tables import format_percent, text_table
 from turnwise.runs import Run
 
@@ -51,7 +52,7 @@ def figures_of(run: Path, args: argparse.Namespace) -> dict[str, float]:
     images, labels = test.images[: args.pictures], test.labels[: args.pictures]
     predictor = Predictor(Run(run).model().to(args.device), batch_size=args.batch_size)
     angles, progress = equal_angles(args.angles), sys.stderr.isatty()
-    rotated = predict_over_angles(predictor, images, angles, progress=progress)
+    rotated = predict_over_angles(predictor, images, angles, fill=fill_of(run), progress=progress)
     accuracy, predicted = accuracy_by_view(rotated, labels), rotated.argmax(-1)
     single = float((predicted == predicted[0]).double().mean())
     mean = sum(accuracy) / len(accuracy)

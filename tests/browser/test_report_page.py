@@ -1,5 +1,6 @@
 """The report in a real browser: it opens offline, rotates, shifts, and works by keyboard."""
 
+import base64
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from turnwise.cli.main import main
+from turnwise.geometry.warps import FILLS
 from turnwise.reports.loaded_models import load_models, rotated_views, shifted_views
 
 PREDICTIONS = "[...document.querySelectorAll('#explorer-models .model')].map(m => m.innerText)"
@@ -80,8 +82,20 @@ def test_other_rotations_change_both_models(opened):
 def test_the_image_is_rotated_as_for_the_model(opened, runs, degrees):
     original = first_example(opened, runs)
     rotate(opened, degrees)
-    expected = 255 * rotated_views(original, [float(degrees)])[0, 0].numpy()
+    expected = 255 * rotated_views(original, [float(degrees)], "zeros")[0, 0].numpy()
     assert np.abs(shown_image(opened) - expected).max() < 1.01
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_corners_are_filled_as_for_the_model(opened, fill):
+    """With random pixels, so that no border is black."""
+    image = torch.randint(0, 256, (1, 28, 28), dtype=torch.uint8)
+    pixels = base64.b64encode(image.numpy().tobytes()).decode()
+    opened.evaluate(f"data.fill = '{fill}'; data.images[0].pixels = '{pixels}'; 0")
+    for degrees in (0, 35, 90):
+        rotate(opened, degrees)
+        expected = 255 * rotated_views(image, [float(degrees)], fill)[0, 0].numpy()
+        assert np.abs(shown_image(opened) - expected).max() < 1.01, degrees
 
 
 def test_the_slider_works_by_keyboard(opened):

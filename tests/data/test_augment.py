@@ -16,6 +16,7 @@ from turnwise.data.augment import (
     with_policy,
 )
 from turnwise.errors import InputError
+from turnwise.geometry.warps import keep_disc
 from turnwise.groups import PlanarGroup
 
 MANY = 4000
@@ -362,3 +363,16 @@ def test_policies_change_every_image_and_stay_in_range(policy, channels):
     assert torch.equal(changed, augment(images, how, seeded()))
     assert changed.shape == images.shape and changed.min() >= 0 and changed.max() <= 1
     assert not (changed == images).flatten(1).all(1).any()
+
+
+def test_warps_use_the_fill_mode():
+    """A constant image stays constant if it is reflected; zeros enter otherwise."""
+    grey, how = torch.full((6, 1, 8, 8), 0.5), Augmentation(rotation=45.0, shift=2.0, scale=0.2)
+    assert torch.allclose(augment(grey, how, seeded(), "reflect"), grey, atol=1e-6)
+    assert not torch.allclose(augment(grey, how, seeded(), "zeros"), grey, atol=1e-3)
+    assert torch.equal(augment(grey, how, seeded(), "zeros"), augment(grey, how, seeded()))
+
+
+def test_the_disc_is_shown_of_images_that_are_not_warped():
+    images = torch.rand(4, 2, 9, 9)
+    assert torch.equal(augment(images, Augmentation(), seeded(), "disc"), keep_disc(images))

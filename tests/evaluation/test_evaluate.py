@@ -59,6 +59,7 @@ def test_accuracy_at_multiples_of_90_degrees_by_hand(spots):
     figures = figures_of(BrightestQuadrant(), spots)
     assert figures["angles"] == {
         "degrees": [0.0, 90.0, 180.0, 270.0],
+        "fill": "zeros",
         "accuracy": [0.4, 0.3, 0.2, 0.1],
     }
     assert figures["orbit_accuracy"] == [0.4, 0.3, 0.2, 0.1]

@@ -8,6 +8,7 @@ from turnwise.evaluation.transformations import (
     accuracy_by_view,
     agreement,
     by_angle,
+    corner_control,
     describe_element,
     equal_angles,
     predict_over_angles,
@@ -107,7 +108,7 @@ def images():
 
 def test_rotations_by_90_degrees_are_the_exact_action(predictor, images):
     """They are bitwise the same as under the group."""
-    rotated = predict_over_angles(predictor, images, [0.0, 90.0, 180.0, 270.0])
+    rotated = predict_over_angles(predictor, images, [0.0, 90.0, 180.0, 270.0], fill="zeros")
     assert torch.equal(rotated, predict_over_group(predictor, C4, images))
     for g in range(4):
         seen = act_on_image(C4, g, images)
@@ -121,15 +122,17 @@ def test_predictions_known_from_the_group_are_not_repeated(predictor, images, na
     group = PlanarGroup.named(name)
     over_group = predict_over_group(predictor, group, images)
     angles = [0.0, 45.0, 90.0, 200.0, 270.0]
-    expected = predict_over_angles(predictor, images, angles)
+    expected = predict_over_angles(predictor, images, angles, fill="zeros")
     before = predictor.model.passes
     known = by_angle(group, over_group)
-    assert torch.equal(predict_over_angles(predictor, images, angles, known=known), expected)
+    assert torch.equal(
+        predict_over_angles(predictor, images, angles, fill="zeros", known=known), expected
+    )
     assert predictor.model.passes - before == (4 if name == "C1" else 2)
 
 
 def test_other_angles_are_rotated_too(predictor, images):
-    upright, slanted = predict_over_angles(predictor, images, [0.0, 30.0])
+    upright, slanted = predict_over_angles(predictor, images, [0.0, 30.0], fill="zeros")
     assert (upright - slanted).abs().max() > 0.01
 
 
@@ -166,3 +169,20 @@ def test_accuracy_by_view_by_hand():
 )
 def test_agreement_by_hand(classes, share):
     assert agreement(certain(classes)) == share
+
+
+class CornerIsBlack(nn.Module):
+    """Predicts class 1 if the upper left pixel is black."""
+
+    def forward(self, images):
+        black = (images[:, :, 0, 0].amax(1) < 0.01).float()
+        return torch.stack([1 - black, black], dim=-1)
+
+
+@pytest.mark.parametrize(("fill", "sees_corners"), [("zeros", True), ("reflect", False)])
+def test_the_control_shows_what_a_model_loses_to_the_corners(fill, sees_corners):
+    predictor, images = Predictor(CornerIsBlack()), torch.full((3, 1, 8, 8), 0.7)
+    rotated = predict_over_angles(predictor, images, [45.0], fill=fill)[0]
+    control = predictor.probabilities(images, corner_control(fill).apply)
+    assert torch.equal(control, rotated)
+    assert bool(control.argmax(-1).all()) is sees_corners

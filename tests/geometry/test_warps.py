@@ -5,8 +5,19 @@ import math
 import pytest
 import torch
 
+from turnwise.errors import InputError
 from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.warps import rotate_image, rotation_matrices, warp_image, warp_images
+from turnwise.geometry.warps import (
+    FILLS,
+    choose_fill,
+    fill_corners,
+    inscribed_disc,
+    keep_disc,
+    rotate_image,
+    rotation_matrices,
+    warp_image,
+    warp_images,
+)
 from turnwise.groups import PlanarGroup, act_on_image
 
 
@@ -95,3 +106,103 @@ def test_bicubic_interpolation_blurs_less_than_bilinear():
         for mode in ("bilinear", "bicubic")
     }
     assert errors["bicubic"] < errors["bilinear"] / 2
+
+
+def slope(size=9):
+    """Return an image that grows to the right, from 0.1 to 0.9."""
+    return torch.linspace(0.1, 0.9, size, dtype=torch.float64).expand(1, 1, size, size)
+
+
+def shifted_right(fill, steps=3):
+    """Return the top row of `slope`, shifted to the right by whole pixels."""
+    identity = torch.eye(2, dtype=torch.float64)[None]
+    shift = torch.tensor([[float(steps), 0.0]], dtype=torch.float64)
+    return warp_images(slope(), identity, shift, fill=fill)[0, 0, 0]
+
+
+def test_each_fill_mode_by_hand():
+    """Shifted by three pixels, three pixels enter from outside, nearest last."""
+    entering = {
+        "reflect": [0.3, 0.2, 0.1],
+        "border": [0.1, 0.1, 0.1],
+        "mean": [0.5, 0.5, 0.5],
+        "zeros": [0.0, 0.0, 0.0],
+    }
+    for fill, expected in entering.items():
+        row = shifted_right(fill)
+        assert row[:3].tolist() == pytest.approx(expected), fill
+        torch.testing.assert_close(row[3:], slope()[0, 0, 0, :-3])
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("shape", [(7, 7), (6, 9)])
+def test_fill_modes_agree_inside_the_disc(fill, shape):
+    """A rotation about the centre needs pixels from outside only beyond the inscribed disc."""
+    images = torch.rand(2, 3, *shape, dtype=torch.float64)
+    inside = inscribed_disc(*shape) & (pixel_centres(*shape).norm(dim=-1) < min(shape) / 2 - 1)
+    rotated = rotate_image(images, 30.0, fill)
+    torch.testing.assert_close(rotated[..., inside], rotate_image(images, 30.0)[..., inside])
+    assert (fill == "zeros") == torch.equal(rotated, rotate_image(images, 30.0))
+
+
+@pytest.mark.parametrize("fill", ["reflect", "border", "mean"])
+def test_a_constant_image_has_no_corners(fill):
+    grey = torch.full((1, 1, 8, 8), 0.4, dtype=torch.float64)
+    torch.testing.assert_close(rotate_image(grey, 45.0, fill), grey)
+    assert not torch.allclose(rotate_image(grey, 45.0, "zeros"), grey)
+
+
+def test_only_the_disc_is_shown_also_upright():
+    images = torch.rand(2, 3, 8, 8, dtype=torch.float64)
+    disc = inscribed_disc(8, 8)
+    assert 0.6 < disc.double().mean() < 0.9
+    for degrees in (0.0, 30.0, 90.0):
+        rotated = rotate_image(images, degrees, "disc")
+        mean = rotated[..., disc].mean(-1, keepdim=True)
+        torch.testing.assert_close(rotated[..., ~disc], mean.expand(2, 3, int((~disc).sum())))
+    assert torch.equal(rotate_image(images, 0.0, "disc")[..., disc], images[..., disc])
+
+
+@pytest.mark.parametrize("element", range(8))
+def test_the_disc_is_symmetric(element):
+    group, image = PlanarGroup.named("D4"), torch.rand(1, 1, 9, 9, dtype=torch.float64)
+    masked = keep_disc(act_on_image(group, element, image))
+    torch.testing.assert_close(masked, act_on_image(group, element, keep_disc(image)))
+
+
+@pytest.mark.parametrize("fill", ["reflect", "border", "mean", "zeros"])
+def test_the_control_has_the_corners_of_the_rotation_and_the_rest_of_the_image(fill):
+    images = torch.rand(2, 3, 9, 9, dtype=torch.float64)
+    control, rotated = fill_corners(images, 45.0, fill), rotate_image(images, 45.0, fill)
+    octagon = pixel_centres(9, 9).abs().sum(-1) <= 4.5 * math.sqrt(2)  # the rotated square
+    assert 0.6 < octagon.double().mean() < 0.95
+    assert torch.equal(control[..., octagon], images[..., octagon])
+    assert torch.equal(control[..., ~octagon], rotated[..., ~octagon])
+
+
+def test_the_control_of_an_exact_rotation_changes_nothing():
+    images = torch.rand(2, 1, 6, 6)
+    assert torch.equal(fill_corners(images, 90.0, "zeros"), images)
+    assert torch.equal(fill_corners(images, 45.0, "disc"), keep_disc(images))
+
+
+@pytest.mark.parametrize("scale", [1, 255])
+def test_black_borders_are_filled_with_zeros(scale):
+    """Of uint8 images, and of images in [0, 1]."""
+    images = torch.rand(20, 3, 8, 8)
+    framed = torch.nn.functional.pad(images[..., 1:-1, 1:-1], (1, 1, 1, 1))
+    kind = torch.uint8 if scale == 255 else torch.float32
+    assert choose_fill("auto", (scale * framed).to(kind)) == "zeros"
+    assert choose_fill("auto", (scale * images).to(kind)) == "reflect"
+    assert choose_fill("mean", framed) == "mean"
+
+
+def test_a_border_that_is_black_in_one_channel_is_not_black():
+    images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+    images[:, 1] = 100
+    assert choose_fill("auto", images) == "reflect"
+
+
+def test_an_unknown_fill_mode_is_refused():
+    with pytest.raises(InputError, match="Did you mean 'reflect'"):
+        rotate_image(torch.rand(1, 1, 4, 4), 45.0, "reflct")

@@ -12,6 +12,10 @@ import torch
 
 import turnwise
 from turnwise.cli.main import main
+from turnwise.evaluation.certificate.certificate import read_certificate
+from turnwise.evaluation.certificate.targets import read_request
+from turnwise.evaluation.evaluate import fill_of
+from turnwise.runs import Run
 
 OLD = Path(__file__).parent / "version_0_1_0"
 LOGITS = {
@@ -95,3 +99,14 @@ def test_an_old_run_is_continued(old):
 def test_an_old_certificate_is_verified(old, monkeypatch):
     monkeypatch.chdir(old)  # the certificate names its target as it was typed
     assert main(["verify", str(old / "flagship" / "certificate.json")]) == 0
+
+
+def test_old_folders_keep_their_fill_mode(old):
+    """Version 0.1.0 filled the corners of rotated images with zeros, whatever the images were."""
+    run = Run(old / "plain")
+    assert "fill" not in run.recipe_file.read_text()
+    assert run.recipe.data.fill == "zeros"
+    assert fill_of(run.evaluation()) == "zeros"
+    certificate, _ = read_certificate(Run(old / "flagship").certificate_file)
+    assert certificate.fill == "zeros"
+    assert read_request(certificate.request).fill == "zeros"

@@ -113,7 +113,7 @@ def test_examples_are_the_first_of_their_class_that_all_models_recognise(quadran
 
 def test_rotations_by_90_degrees_are_exact():
     image = torch.randint(256, (3, 4, 4), dtype=torch.uint8)
-    views = rotated_views(image, [0.0, 90.0, 180.0, 270.0])
+    views = rotated_views(image, [0.0, 90.0, 180.0, 270.0], "zeros")
     for k, view in enumerate(views):
         assert torch.equal(view, act_on_image("C4", k, image.float() / 255))
 
@@ -146,7 +146,7 @@ def test_shifted_views_are_in_the_order_of_the_shifts():
 
 
 def test_the_predictor_is_of_the_model(quadrant):
-    views = rotated_views(quadrant.examples.images[0], [0.0, 90.0])
+    views = rotated_views(quadrant.examples.images[0], [0.0, 90.0], "zeros")
     expected = quadrant.model(views).softmax(-1)
     torch.testing.assert_close(quadrant.predictor.probabilities(views), expected)
     assert quadrant.predictor.probabilities(views).argmax(-1).tolist() == [0, 1]

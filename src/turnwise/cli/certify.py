@@ -21,6 +21,8 @@ TARGET = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    from turnwise.geometry.warps import AUTO, FILLS
+
     add = parser.add_argument
     add("target", help=TARGET)
     add("settings", nargs="*", metavar="key=value",
@@ -32,6 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--channels", type=int, default=0, help="1 or 3, if the model does not state it")
     add("--angles", type=int, default=24, help="equal steps over 360° (default: 24)")
     add("--shifts", type=int, default=1, help="measure shifts up to this many pixels (default: 1)")
+    add("--fill", default=AUTO, choices=(AUTO, *FILLS),
+        help="corners of images rotated off the grid (default: as the run, else by the images)",
+    )  # fmt: skip
     add("--sizes", default="", help="certify at these image sizes, too: 28,56")
     add("--precisions", default="float64,float32",
         help="of float64, float32, bfloat16, float16 (default: float64,float32)")  # fmt: skip
@@ -122,6 +127,7 @@ def _request(args: argparse.Namespace, group: str) -> "Request":
         angles=args.angles, shifts=args.shifts, sizes=sizes,
         precisions=tuple(name for name in args.precisions.split(",") if name),
         layers=not args.no_layers, chunk=args.chunk, against=args.against,
+        fill=args.fill,
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ def serve(args: argparse.Namespace) -> int:
     """Open a page on this machine to drop an image on and rotate it, with the model's predictions.
     Only this machine can reach it, unless you set --host. Ctrl-C stops it."""
     from turnwise.deploy.server import ImageClassifier, ImageServer
-    from turnwise.inference.loading import class_names, open_trained
+    from turnwise.inference.loading import class_names, fill_of, open_trained
 
     require(0 <= args.port < 65536, f"--port {args.port} must be from 0 to 65535.")
     require(
@@ -97,7 +97,7 @@ def serve(args: argparse.Namespace) -> int:
         f"--host {args.host!r} is every address at once; give the one that others should use.",
     )
     model = open_trained(args.model).to(chosen_device(args.device))
-    classifier = ImageClassifier(str(args.model), model, class_names(model))
+    classifier = ImageClassifier(str(args.model), model, class_names(model), fill_of(args.model))
     try:
         server = ImageServer(classifier, args.host, args.port)
     except OSError as error:

@@ -126,6 +126,7 @@ def _show_card(folder: Path, args: argparse.Namespace) -> int:
 
 def summary(result: dict[str, Any]) -> str:
     """Return the evaluation as two tables and two lines."""
+    from turnwise.evaluation.evaluate import fill_of
     from turnwise.evaluation.metrics import Interval
     from turnwise.reports.tables import format_percent, text_table
 
@@ -147,11 +148,24 @@ def summary(result: dict[str, Any]) -> str:
         f"({result['provenance']})",
         text_table(["upright", "value (95 % interval)"], scores),
         text_table(["class", "images", "recall", "precision", "F1"], classes),
-        f"rotated in {len(rotated)} steps over 360°: accuracy "
+        f"rotated in {len(rotated)} steps over 360°, corners filled by {fill_of(result)}: accuracy "
         f"{format_percent(min(rotated), digits=2)} at worst, "
-        f"{format_percent(sum(rotated) / len(rotated), digits=2)} on average",
+        f"{format_percent(sum(rotated) / len(rotated), digits=2)} on average{_control(result)}",
         f"same prediction over all exact elements of {result['group']}: "
         f"{format_percent(result['orbit_agreement'], digits=2)} of the images; over all angles: "
         f"{format_percent(result['rotation_agreement'], digits=2)}",
     ]
     return "\n\n".join(lines)
+
+
+def _control(result: dict[str, Any]) -> str:
+    """Return the accuracy of the control; evaluations of earlier versions have none."""
+    from turnwise.reports.tables import format_percent
+
+    control = result.get("corner_control")
+    if control is None:
+        return ""
+    return (
+        f"; control, corners filled as by {control['degrees']:g}° but not rotated: "
+        f"{format_percent(control['accuracy'], digits=2)}"
+    )

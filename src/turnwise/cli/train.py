@@ -62,6 +62,8 @@ def train(args: argparse.Namespace) -> int:
 
     def on_start(run: "Run") -> None:
         started.append(run)
+        if is_first and recipe.data.fill == "auto":
+            note(fill_note(run.recipe.data.fill))
         if is_first and sys.stderr.isatty():
             note(f"the run is in {run.path}")
 
@@ -76,6 +78,12 @@ def train(args: argparse.Namespace) -> int:
     if is_first:
         print(f"the run is in {run.path}; test it with: turnwise test {shlex.quote(str(run.path))}")
     return 0
+
+
+def fill_note(fill: str) -> str:
+    """Return what the fill mode was inferred from, and how to change it."""
+    reason = "most borders are black" if fill == "zeros" else "the borders are not black"
+    return f"rotated images are filled with data.fill={fill}, because {reason}; set it to change it"
 
 
 def _how_to_continue(started: "list[Run]", data_dir: str | None) -> list[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from turnwise.data.appearance import Appearance, change_appearance
 from turnwise.errors import require, require_known
-from turnwise.geometry.warps import rotation_matrices, warp_images
+from turnwise.geometry.warps import keep_disc, rotation_matrices, warp_images
 from turnwise.groups import PlanarGroup
 
 Images = Float[Tensor, "batch channel row col"]
@@ -130,9 +130,16 @@ def with_policy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**POLICIES[name], **values}
 
 
-def augment(images: Images, how: Augmentation, generator: torch.Generator) -> Images:
+def augment(
+    images: Images, how: Augmentation, generator: torch.Generator, fill: str = "zeros"
+) -> Images:
     """Warp each image by its own random x -> A x + t, change its appearance, erase a square, and
-    add noise."""
+    add noise.
+
+    `fill` is one of `geometry.warps.FILLS`; with "disc" every image, warped or not, is its disc.
+    """
+    if fill == "disc":
+        images = keep_disc(images)
     if how.warps:
         matrices, shifts = random_affine(len(images), how, generator)
         if how.crop < 1:
@@ -141,7 +148,7 @@ def augment(images: Images, how: Augmentation, generator: torch.Generator) -> Im
             shifts = shifts - (matrices @ centres[:, :, None])[:, :, 0]
         field = random_displacements(images, how.elastic, generator) if how.elastic else None
         mode = "bicubic" if how.sharp else "bilinear"
-        warped = warp_images(images, matrices.to(images), shifts.to(images), field, mode)
+        warped = warp_images(images, matrices.to(images), shifts.to(images), field, mode, fill)
         warped = warped.clamp(0, 1) if how.sharp else warped  # cubics overshoot
         images = warped if how.share == 1 else choose_share(how.share, warped, images, generator)
     images = change_appearance(images, how, generator)

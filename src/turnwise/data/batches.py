@@ -14,6 +14,7 @@ from torch import Tensor
 from turnwise.data.augment import Augmentation, augment
 from turnwise.data.dataset import Examples
 from turnwise.errors import require, require_divisible
+from turnwise.geometry.warps import keep_disc
 
 Batch = tuple[Float[Tensor, "batch channel row col"], Shaped[Tensor, "batch *target"]]
 MEMORY_SHARE = 0.5  # of the device's free memory that a data set may take
@@ -38,6 +39,7 @@ class TrainingBatches:
 
     Args:
         batch_size: the images per batch of all processes together.
+        fill: the fill mode of warps.
         rank, world: the index of this process and the number of processes.
     """
 
@@ -51,6 +53,7 @@ class TrainingBatches:
         device: torch.device,
         rank: int = 0,
         world: int = 1,
+        fill: str = "zeros",
     ) -> None:
         require_divisible(batch_size, world, "batch_size", f"it is split over {world} processes")
         require(
@@ -60,7 +63,7 @@ class TrainingBatches:
         )
         self.examples, self.device = to_device(examples, device), device
         self.batch_size, self.augmentation, self.seed = batch_size, augmentation, seed
-        self.rank, self.world, self.epoch = rank, world, 0
+        self.rank, self.world, self.epoch, self.fill = rank, world, 0, fill
 
     @property
     def sampler(self) -> "TrainingBatches":
@@ -83,7 +86,7 @@ class TrainingBatches:
         chosen = chosen.to(self.examples.images.device)
         images = self.examples.images[chosen].to(self.device, non_blocking=True)
         targets = self.examples.targets[chosen].to(self.device, non_blocking=True)
-        augmented = augment(to_unit(images), self.augmentation, generator)
+        augmented = augment(to_unit(images), self.augmentation, generator, self.fill)
         return augmented[self.rank :: self.world], targets[self.rank :: self.world]
 
     def _generator(self, draw: int, device: torch.device | str) -> torch.Generator:
@@ -94,7 +97,7 @@ class TrainingBatches:
 class EvaluationBatches:
     """Every image once, in order, without augmentation; process `rank` of `world` takes every n-th.
 
-    The last batch may be smaller.
+    The last batch may be smaller.  With the fill mode "disc" each image is its inscribed disc.
     """
 
     def __init__(
@@ -105,9 +108,11 @@ class EvaluationBatches:
         device: torch.device,
         rank: int = 0,
         world: int = 1,
+        fill: str = "zeros",
     ) -> None:
         own = examples if world == 1 else examples.take(torch.arange(rank, len(examples), world))
         self.examples, self.batch_size, self.device = to_device(own, device), batch_size, device
+        self.fill = fill
 
     def __len__(self) -> int:
         return -(-len(self.examples) // self.batch_size)
@@ -116,7 +121,8 @@ class EvaluationBatches:
         for start in range(0, len(self.examples), self.batch_size):
             images = self.examples.images[start : start + self.batch_size]
             targets = self.examples.targets[start : start + self.batch_size]
-            yield to_unit(images.to(self.device)), targets.to(self.device)
+            upright = to_unit(images.to(self.device))
+            yield keep_disc(upright) if self.fill == "disc" else upright, targets.to(self.device)
 
 
 def mix(*numbers: int) -> int:

@@ -57,6 +57,7 @@ class ImageClassifier:
     name: str
     model: nn.Module
     classes: tuple[str, ...]
+    fill: str = "zeros"  # of the corners of rotated images
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def predict(self, content: bytes, degrees: float) -> dict[str, Any]:
@@ -76,7 +77,7 @@ class ImageClassifier:
             raise InputError("the model does not say which images it takes.")
         with self.lock:
             upright = open_image(content, size, channels)
-            rotated = rotate_image(to_unit(upright[None]), degrees)
+            rotated = rotate_image(to_unit(upright[None]), degrees, self.fill)
             (probabilities,) = Predictor(self.model).probabilities(rotated).tolist()
         ranked = sorted(range(len(probabilities)), key=probabilities.__getitem__)
         shown = sorted(ranked[-MAX_CLASSES:])

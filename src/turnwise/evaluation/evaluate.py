@@ -25,14 +25,17 @@ from turnwise.evaluation.metrics import (
     scores_by_view,
 )
 from turnwise.evaluation.transformations import (
+    CONTROL_ANGLE,
     accuracy_by_view,
     agreement,
     by_angle,
+    corner_control,
     equal_angles,
     predict_over_angles,
     predict_over_group,
 )
 from turnwise.files import write_atomic
+from turnwise.geometry.warps import AUTO, choose_fill
 from turnwise.groups import PlanarGroup
 from turnwise.inference.predictor import Predictor
 from turnwise.runs.run import Run, load_recipe_data
@@ -46,6 +49,7 @@ def evaluate(
     classes: tuple[str, ...],
     group: PlanarGroup,
     *,
+    fill: str = AUTO,
     angles: int = 24,
     batch_size: int = 256,
     progress: bool = False,
@@ -54,28 +58,40 @@ def evaluate(
 
     scores                upright: accuracy, balanced accuracy, macro F1, AUC, with 95 % intervals
     classes               count, recall, precision and F1 of each class
-    angles                accuracy at each of `angles` equal steps over 360°
+    angles                accuracy at each of `angles` equal steps over 360°, and the fill mode of
+                          the corners (`geometry.warps`; "auto" is inferred from the images)
+    corner_control        accuracy with corners filled as by a rotation of 45°, but not rotated:
+                          what this loses, the model loses to the corners
     orbit_scores          each score over the exact elements of the group: mean and minimum
     orbit_agreement       share of images with one prediction over the exact group elements
     rotation_agreement    share of images with one prediction over all the angles
     """
     predictor, degrees = Predictor(model, batch_size=batch_size), equal_angles(angles)
     images, labels = examples.images, examples.labels
-    over_group = predict_over_group(predictor, group, images)
+    fill = choose_fill(fill, images)
+    over_group = predict_over_group(predictor, group, images, fill=fill)
     known = by_angle(group, over_group)
-    rotated = predict_over_angles(predictor, images, degrees, known=known, progress=progress)
+    rotated = predict_over_angles(
+        predictor, images, degrees, fill=fill, known=known, progress=progress
+    )
+    control = predictor.probabilities(images, corner_control(fill).apply)
     scores = classification_scores(rotated[0], labels, resamples=1000)
     return {
         "images": len(examples),
         "group": group.name,
         "scores": {name: asdict(interval) for name, interval in scores.items()},
         "classes": [asdict(s) for s in per_class_scores(rotated[0], labels, classes)],
-        "angles": {"degrees": degrees, "accuracy": accuracy_by_view(rotated, labels)},
+        "angles": {
+            "degrees": degrees, "fill": fill, "accuracy": accuracy_by_view(rotated, labels),
+        },
+        "corner_control": {
+            "degrees": CONTROL_ANGLE, "accuracy": accuracy_by_view(control[None], labels)[0],
+        },
         "orbit_accuracy": accuracy_by_view(over_group, labels),
         "orbit_scores": scores_by_view(over_group, labels),
         "orbit_agreement": agreement(over_group),
         "rotation_agreement": agreement(rotated),
-    }
+    }  # fmt: skip
 
 
 def evaluate_run(
@@ -103,6 +119,7 @@ def evaluate_run(
         trained_on = {"trained_on": require_no_leakage(run, dataset)}
     figures = evaluate(
         model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
+        fill=choose_fill(recipe.data.fill, dataset.train.images),
         angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
         progress=progress,
     )  # fmt: skip
@@ -182,6 +199,7 @@ def _tested(run: Run, result: Mapping[str, Any]) -> Row:
             "test_accuracy": accuracy.value,
             "test_accuracy_low": accuracy.low,
             "test_accuracy_high": accuracy.high,
+            "test_fill": fill_of(result),
             "test_accuracy_worst_angle": min(rotated),
             "test_accuracy_mean_angle": sum(rotated) / len(rotated),
             "test_orbit_agreement": result["orbit_agreement"],
@@ -189,6 +207,11 @@ def _tested(run: Run, result: Mapping[str, Any]) -> Row:
         }
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{run.evaluation_file()} is damaged; remove it to test again.") from error
+
+
+def fill_of(result: Mapping[str, Any]) -> str:
+    """Return the fill mode of an evaluation; before 0.3 it was always "zeros"."""
+    return str(result["angles"].get("fill", "zeros"))
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Row:

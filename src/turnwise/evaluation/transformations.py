@@ -9,17 +9,18 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from tqdm import tqdm
 
-from turnwise.geometry.warps import rotate_image
+from turnwise.geometry.warps import fill_corners, keep_disc, rotate_image
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.inference.predictor import Predictor, Transform
 
 Images = Shaped[Tensor, "image channel row col"]
 Probabilities = Float[Tensor, "image class"]
+CONTROL_ANGLE = 45.0  # degrees; no rotation needs larger corners
 
 
 @dataclass(frozen=True)
 class Transformation:
-    """A named function of images; its kind is "reflection" or "shift"."""
+    """A named function of images; its kind is "reflection", "shift" or "corners"."""
 
     kind: str
     meaning: str
@@ -36,6 +37,12 @@ def describe_element(group: PlanarGroup, g: int) -> str:
     parts = ["flip left-right"] if group.is_reflection(g) else []
     parts += [f"rotate by {degrees:g}°"] if degrees else []
     return ", then ".join(parts) or "identity"
+
+
+def corner_control(fill: str, degrees: float = CONTROL_ANGLE) -> Transformation:
+    """Return the control of rotated scores: corners filled as by a rotation, nothing rotated."""
+    meaning = f"corners filled as by {degrees:g}° ({fill}), not rotated"
+    return Transformation("corners", meaning, partial(fill_corners, degrees=degrees, fill=fill))
 
 
 def unclaimed_transformations(group: PlanarGroup, shifts: int) -> list[Transformation]:
@@ -77,30 +84,39 @@ def predict_over_angles(
     images: Images,
     angles: Sequence[float],
     *,
+    fill: str,
     known: Mapping[float, Probabilities] | None = None,
     progress: bool = False,
 ) -> Float[Tensor, "angle image class"]:
     """Return class probabilities for every image rotated by every angle, in degrees.
 
-    Angles that are `known` (see `by_angle`) are not predicted again.
+    `fill` is the fill mode of the corners.  Angles that are `known` (see `by_angle`) are not
+    predicted again.
     """
     found = dict(known or {})
     for angle in tqdm(angles, desc="rotating the images", disable=not progress, leave=False):
         if angle not in found:
-            found[angle] = predictor.probabilities(images, partial(rotate_image, degrees=angle))
+            rotate = partial(rotate_image, degrees=angle, fill=fill)
+            found[angle] = predictor.probabilities(images, rotate)
     return torch.stack([found[angle] for angle in angles])
 
 
 def predict_over_group(
-    predictor: Predictor, group: PlanarGroup, images: Images
+    predictor: Predictor, group: PlanarGroup, images: Images, *, fill: str = "zeros"
 ) -> Float[Tensor, "element image class"]:
     """Return class probabilities under every group element that maps pixels to pixels."""
     return torch.stack(
         [
-            predictor.probabilities(images, partial(act_on_image, group, g))
+            predictor.probabilities(images, partial(_act_and_fill, group, g, fill=fill))
             for g in group.grid_elements()
         ]
     )
+
+
+def _act_and_fill(group: PlanarGroup, g: int, images: Images, *, fill: str) -> Images:
+    """Act exactly; the fill mode "disc" shows only the inscribed disc of upright images, too."""
+    acted = act_on_image(group, g, images)
+    return keep_disc(acted) if fill == "disc" else acted
 
 
 def by_angle(

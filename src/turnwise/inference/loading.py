@@ -14,9 +14,10 @@ from turnwise.errors import InputError, require
 from turnwise.inference.exported import FileModel, open_file
 from turnwise.models import create_model, list_models, load
 from turnwise.models.registry import config_of
-from turnwise.models.weights import pretrained_folder
+from turnwise.models.weights import pretrained_folder, read_card
 from turnwise.options import parse_value
 from turnwise.runs.run import Run
+from turnwise.training.recipe import make_recipe
 
 FILES = (".pt2", ".onnx")
 
@@ -53,6 +54,19 @@ def open_trained(target: str | Path) -> nn.Module:
     """Return the model of a run or of a model folder, or pretrained weights by name."""
     run = Run(target)
     return run.model() if run.exists else load(target)
+
+
+def fill_of(target: str | Path) -> str:
+    """Return the fill mode that a run or pretrained weights were trained with.
+
+    It is "zeros" for a model folder, which does not state it.
+    """
+    run, folder = Run(target), pretrained_folder(target)
+    if run.exists:
+        return run.recipe.data.fill
+    if folder is not None:
+        return make_recipe(read_card(folder)["recipe"], stored=True).data.fill
+    return "zeros"
 
 
 def is_code(target: str) -> bool:

@@ -18,7 +18,7 @@ from turnwise.data import Dataset, Examples, load_dataset
 from turnwise.data.batches import to_unit
 from turnwise.data.catalogue import entry
 from turnwise.errors import require
-from turnwise.geometry.warps import rotate_image
+from turnwise.geometry.warps import AUTO, choose_fill, rotate_image
 from turnwise.groups import PlanarGroup
 from turnwise.inference.loading import class_names, image_shape, open_model
 from turnwise.inference.predictor import Predictor
@@ -41,6 +41,7 @@ class LoadedModel:
     examples: Examples
     origin: str
     run: Run | None
+    fill: str = "zeros"  # of the corners of rotated images
 
     @property
     def predictor(self) -> Predictor:
@@ -72,9 +73,14 @@ def load_models(
 
 
 def require_comparable(models: Sequence[LoadedModel]) -> None:
-    """Raise unless all take images of one shape and have the same classes."""
+    """Raise unless all take images of one shape and one fill mode, and have the same classes."""
     first = models[0]
     for other in models[1:]:
+        require(
+            other.fill == first.fill,
+            f"{first.name} is rotated with the fill mode {first.fill}, {other.name} with "
+            f"{other.fill}; show them one by one, or train them with the same data.fill.",
+        )
         same = other.examples.images.shape[1:] == first.examples.images.shape[1:]
         require(
             same and other.classes == first.classes,
@@ -121,10 +127,10 @@ def recognised_by_all(
     return torch.cat(found)
 
 
-def rotated_views(image: Pixels, angles: Sequence[float]) -> Views:
+def rotated_views(image: Pixels, angles: Sequence[float], fill: str) -> Views:
     """Return the image, from 0 to 1, rotated counter-clockwise by each angle in degrees."""
     upright = to_unit(image[None])
-    return torch.cat([rotate_image(upright, angle) for angle in angles])
+    return torch.cat([rotate_image(upright, angle, fill) for angle in angles])
 
 
 def shift_image(images: Views, right: int, up: int) -> Views:
@@ -157,13 +163,15 @@ def _all_correct(models: Iterable[nn.Module], examples: Examples) -> Tensor:
 def _from_folder(name: str, folder: Path, data_dir: str | Path | None, device: Any) -> LoadedModel:
     model, run = open_model(str(folder)).to(device), Run(folder)
     if run.exists:
-        dataset, default = run.dataset(data_dir), run.recipe.model.group
+        dataset, default, fill = run.dataset(data_dir), run.recipe.model.group, run.recipe.data.fill
         origin = f"validation images of {dataset.name}"
     else:
-        dataset, origin = _data_of_weights(folder, model, data_dir)
+        dataset, origin, fill = _data_of_weights(folder, model, data_dir)
         default = "C4"
-    group = _own_group(model, default)
-    return LoadedModel(name, model, class_names(model), group, dataset.val, origin, run)
+    return LoadedModel(
+        name, model, class_names(model), _own_group(model, default), dataset.val, origin, run,
+        choose_fill(fill, dataset.train.images),
+    )  # fmt: skip
 
 
 def _untrained(name: str, target: str, settings: Sequence[str], device: Any) -> LoadedModel:
@@ -181,14 +189,18 @@ def _own_group(model: nn.Module, default: str) -> PlanarGroup:
 
 def _data_of_weights(
     folder: Path, model: nn.Module, data_dir: str | Path | None
-) -> tuple[Dataset, str]:
-    """Return embedded digits, or the data of pretrained weights that do not classify digits."""
+) -> tuple[Dataset, str, str]:
+    """Return embedded digits, or the data of pretrained weights that do not classify digits.
+
+    Also returns where they come from, in words, and the fill mode of their recipe.
+    """
     pretrained = pretrained_folder(folder)
     card = {} if pretrained is None else read_card(pretrained)
     if not card or tuple(card["model"]["classes"]) == entry("digits").classes:
-        return _digits(model)
-    dataset = load_recipe_data(make_recipe(card["recipe"]), data_dir)
-    return dataset, f"validation images of {dataset.name}"
+        return *_digits(model), AUTO
+    recipe = make_recipe(card["recipe"], stored=True)
+    dataset = load_recipe_data(recipe, data_dir)
+    return dataset, f"validation images of {dataset.name}", recipe.data.fill
 
 
 def _digits(model: nn.Module) -> tuple[Dataset, str]:

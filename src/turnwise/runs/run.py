@@ -91,7 +91,7 @@ class Run:
 
     def read_recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """Read the stored recipe, with overrides such as `trainer.max_epochs=5`."""
-        return read_recipe(self.recipe_file, overrides)
+        return read_recipe(self.recipe_file, overrides, stored=True)
 
     def write_recipe(self, recipe: Recipe) -> None:
         write_atomic(self.recipe_file, recipe.yaml().encode())

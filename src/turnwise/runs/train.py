@@ -21,6 +21,7 @@ from turnwise.data import Dataset
 from turnwise.data.storage import expand_home
 from turnwise.errors import InputError, require
 from turnwise.files import cannot_write
+from turnwise.geometry.warps import choose_fill
 from turnwise.layers.normalise import Normalise
 from turnwise.models import create_model
 from turnwise.runs.run import Run, load_recipe_data
@@ -70,7 +71,7 @@ def train(
         run = Run.create(folder, numbered=numbered and not known)
     with _cleaned_up(run, missing), run.lock() if _is_rank_zero() else nullcontext():
         dataset = run.dataset(data_dir, recipe) if resume else load_recipe_data(recipe, data_dir)
-        recipe = _with_full_paths(recipe)
+        recipe = _with_full_paths(_with_fill(recipe, dataset))
         model = build_model(recipe, dataset)
         augment = recipe.data.augment.for_group(model.group)  # type: ignore[arg-type]
         recipe = replace(recipe, data=replace(recipe.data, augment=augment))
@@ -98,6 +99,12 @@ def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
                 module.fit(dataset.train.images)
     model.classes = dataset.classes  # type: ignore[assignment]
     return model
+
+
+def _with_fill(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """Store the fill mode that suits the images, so that the run is tested with the same."""
+    fill = choose_fill(recipe.data.fill, dataset.train.images)
+    return replace(recipe, data=replace(recipe.data, fill=fill))
 
 
 def _with_full_paths(recipe: Recipe) -> Recipe:

@@ -19,11 +19,14 @@ import yaml
 
 from turnwise.data.augment import Augmentation, with_policy
 from turnwise.errors import InputError, require, require_known, shown
+from turnwise.geometry.warps import AUTO, FILLS
 from turnwise.options import Options, from_plain, option, parse_value, to_plain
 from turnwise.parsing import MAX_DEPTH, parse_yaml, read_text
 
 OPTIMISERS = ("adamw", "sgd")
 SCHEDULES = ("cosine", "constant", "noam")
+# what recipes meant before a key existed; a stored recipe without the key still means it
+EARLIER = {"data": {"fill": "zeros"}}
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -48,6 +51,9 @@ class DataPart(Options):
     crop: int | None = option(None, "side of a central crop before resampling", at_least=1)
     val_fraction: float | None = option(None, "share of the training images for validation")
     fraction: float = option(1.0, "share of the training images to use")
+    fill: str = option(
+        AUTO, "what rotated images show outside their borders", choices=(AUTO, *FILLS)
+    )
     augment: Augmentation = option(Augmentation, "random transformations of training images")
 
 
@@ -147,21 +153,30 @@ class Recipe(Options):
         return yaml.safe_dump(self.plain(), sort_keys=False)
 
 
-def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a YAML file and apply overrides such as `trainer.max_epochs=5`."""
+def read_recipe(path: str | Path, overrides: Sequence[str] = (), *, stored: bool = False) -> Recipe:
+    """Read a YAML file and apply overrides such as `trainer.max_epochs=5`.
+
+    A recipe that is `stored` with a run or with weights has every default filled in, so a key that
+    it lacks is newer than the recipe.
+    """
     try:
         values = parse_yaml(read_text(Path(path)))
     except InputError as error:
         raise InputError(f"cannot read the recipe {path}: {error}.") from error
     try:
-        return make_recipe(values, overrides)
+        return make_recipe(values, overrides, stored=stored)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def make_recipe(values: Any, overrides: Sequence[str] = ()) -> Recipe:
-    """Build a recipe from nested dictionaries and overrides."""
+def make_recipe(values: Any, overrides: Sequence[str] = (), *, stored: bool = False) -> Recipe:
+    """Build a recipe from nested dictionaries and overrides; `stored` as in `read_recipe`."""
     require(isinstance(values, dict), "a recipe has the parts model, data, optimisation, …")
+    if stored:
+        values = values | {
+            part: {**keys, **values[part]}
+            for part, keys in EARLIER.items() if isinstance(values.get(part), dict)
+        }  # fmt: skip
     for override in overrides:
         values = _override(values, override)
     values = dict(values)

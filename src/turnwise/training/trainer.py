@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from turnwise.data import Dataset
 from turnwise.data.batches import EvaluationBatches, TrainingBatches
 from turnwise.errors import InputError, require
+from turnwise.geometry.warps import choose_fill
 from turnwise.training.callbacks import (
     AtomicCheckpoints,
     AveragedWeights,
@@ -65,6 +66,7 @@ class SplitBatches(lightning.LightningDataModule):
         assert self.trainer is not None
         return {
             "device": self.trainer.strategy.root_device,
+            "fill": choose_fill(self.recipe.data.fill, self.train.images),
             "rank": self.trainer.global_rank,
             "world": self.trainer.world_size,
         }

@@ -133,8 +133,8 @@ def test_the_page_has_every_table(html, plain):
     assert headings == [
         "Verdict", "Claimed: the symmetries of the pixel grid", "Claimed: other sizes",
         "Negative controls: the output must change", "Measured: any angle",
-        "Measured: reflections and shifts", "Worst images", "Layer by layer", "Identity",
-        "As JSON",
+        "Measured: reflections, shifts and filled corners", "Worst images", "Layer by layer",
+        "Identity", "As JSON",
     ]  # fmt: skip
     assert all(check.layer in html for check in plain.layers)
     assert plain.weights_sha256 in html

@@ -129,10 +129,10 @@ def data(make_model, examples):
 
 def test_predictions_over_angles_are_those_of_the_model(make_model, examples):
     loaded, image = make_model("vit"), examples.images[0]
-    found = rotated_predictions(loaded.model, image)
+    found = rotated_predictions(loaded.model, image, "zeros")
     assert len(found) == 360 // STEP
     for angle in (35.0, 90.0):
-        expected = loaded.predictor.probabilities(rotated_views(image, [angle]))[0]
+        expected = loaded.predictor.probabilities(rotated_views(image, [angle], "zeros"))[0]
         torch.testing.assert_close(found[int(angle / STEP)].float(), expected)
 
 

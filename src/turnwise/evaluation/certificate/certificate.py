@@ -95,7 +95,7 @@ class AngleCheck:
 
 @dataclass(frozen=True)
 class TransformationCheck:
-    """A reflection or a shift that is not claimed, measured like an angle."""
+    """A reflection, a shift or filled corners: not claimed, measured like an angle."""
 
     kind: str
     meaning: str
@@ -185,6 +185,7 @@ class Certificate:
     original: OriginalCheck | None = None
     data_sha256: str = ""
     request: dict[str, Any] = field(default_factory=dict)
+    fill: str = "zeros"  # of the corners of rotated images; earlier certificates do not state it
 
     @property
     def claim(self) -> str:

@@ -39,11 +39,12 @@ from turnwise.evaluation.certificate.comparison import (
 )
 from turnwise.evaluation.layer_trace import find_error_source, trace_layers
 from turnwise.evaluation.transformations import (
+    corner_control,
     describe_element,
     equal_angles,
     unclaimed_transformations,
 )
-from turnwise.geometry.warps import rotate_image
+from turnwise.geometry.warps import AUTO, FILLS, choose_fill, rotate_image
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
 from turnwise.inference.predictor import PRECISIONS, Predictor, Transform, probabilities_of
@@ -64,6 +65,7 @@ class Scope:
     precisions:  of "float64", "float32", "bfloat16", "float16"; a file has only its own
     layers:      measure every layer, to find where an error enters
     chunk:       images per forward pass, which bounds the memory
+    fill:        the fill mode of rotations off the grid; "auto" is inferred from the images
     """
 
     shifts: int = 1
@@ -72,9 +74,11 @@ class Scope:
     layers: bool = True
     chunk: int = 64
     progress: bool = False
+    fill: str = AUTO
 
     def __post_init__(self) -> None:
         require_positive(chunk=self.chunk)
+        require_known(self.fill, (AUTO, *FILLS), "fill mode")
         require(self.shifts >= 0, f"shifts = {self.shifts} must be 0 or more pixels.")
         require(
             all(size > 1 for size in self.sizes), f"sizes = {self.sizes} must be 2 pixels or more."
@@ -146,6 +150,7 @@ def certify(
         error_source=find_error_source(layers, limit),
         original=None if original is None else measure.compare_original(*original),
         data_sha256=hash_images(images),
+        fill=measure.fill,
     )
 
 
@@ -155,6 +160,7 @@ class Measurement:
     def __init__(self, model: nn.Module, group: PlanarGroup, images: Images, scope: Scope) -> None:
         precisions = usable_precisions(model, scope.precisions)
         self.group, self.images, self.scope = group, images, scope
+        self.fill = choose_fill(scope.fill, images)
         self.predictors = {
             p: Predictor(model, batch_size=scope.chunk, precision=p) for p in precisions
         }
@@ -192,15 +198,16 @@ class Measurement:
         """Measure `count` angles, equally spaced over 360°."""
         checks = []
         for degrees in self._show(equal_angles(count), "angles"):
-            rotate = partial(rotate_image, degrees=degrees)
+            rotate = partial(rotate_image, degrees=degrees, fill=self.fill)
             change, decisions = self._measure(f"rotate by {degrees:g}°", rotate)
             checks.append(AngleCheck(degrees, change, **asdict(decisions)))
         return tuple(checks)
 
     def transformations(self) -> tuple[TransformationCheck, ...]:
-        """Measure flips that the group does not have, and shifts."""
+        """Measure flips that the group does not have, shifts, and the control of the corners."""
         checks = []
         unclaimed = unclaimed_transformations(self.group, self.scope.shifts)
+        unclaimed.append(corner_control(self.fill))
         for each in self._show(unclaimed, "transformations"):
             change, decisions = self._measure(each.meaning, each.apply)
             checks.append(TransformationCheck(each.kind, each.meaning, change, **asdict(decisions)))

@@ -22,6 +22,7 @@ from turnwise.evaluation.certificate.comparison import (
     usable_precisions,
     with_noise,
 )
+from turnwise.geometry.warps import AUTO, choose_fill
 from turnwise.groups import PlanarGroup
 from turnwise.inference.exported import FileModel
 from turnwise.inference.loading import image_shape, open_model
@@ -40,6 +41,7 @@ class Request:
     settings   options of a registered model or of the callable, as key=value
     data       a data set, whose validation images are used
     against    the model that a file was exported from
+    fill       the fill mode of rotations off the grid; "auto" is the run's, or suits the images
     """
 
     target: str
@@ -57,6 +59,7 @@ class Request:
     layers: bool = True
     chunk: int = 64
     against: str = ""
+    fill: str = AUTO
 
     def __post_init__(self) -> None:
         require(self.images >= 2, f"images = {self.images} must be at least 2.")
@@ -69,7 +72,9 @@ class Request:
         self.scope()
 
     def scope(self, progress: bool = False) -> Scope:
-        return Scope(self.shifts, self.sizes, self.precisions, self.layers, self.chunk, progress)
+        return Scope(
+            self.shifts, self.sizes, self.precisions, self.layers, self.chunk, progress, self.fill
+        )
 
     def plain(self) -> dict[str, Any]:
         """Return the request as JSON stores it."""
@@ -77,8 +82,12 @@ class Request:
 
 
 def read_request(plain: dict[str, Any]) -> Request:
-    """Return the request that a certificate stores; before 0.2 `images` was called `pictures`."""
+    """Return the request that a certificate stores.
+
+    Before 0.2 `images` was called `pictures`, and the fill mode was always "zeros".
+    """
     plain = {"images" if key == "pictures" else key: value for key, value in plain.items()}
+    plain = {"fill": "zeros", **plain}
     known = Request("").plain()
     misfit = {"target"} - plain.keys() | plain.keys() - known.keys()
     require(not misfit, f"its request lacks or does not know {', '.join(sorted(misfit))}.")
@@ -115,8 +124,11 @@ def default_group(request: Request, model: nn.Module) -> str:
 
 def choose_images(
     request: Request, model: nn.Module, data_dir: str | None = None
-) -> tuple[Images, str]:
-    """Return validation images of the run or of the data set requested, or embedded digits."""
+) -> tuple[Images, str, str]:
+    """Return validation images of the run or of the data set requested, or embedded digits.
+
+    Also returns where they come from, in words, and the fill mode that suits them.
+    """
     run = Run(request.target)
     if not request.data and run.exists:
         dataset = run.dataset(data_dir)
@@ -129,16 +141,18 @@ def choose_images(
         return (
             to_unit(dataset.val.images[: request.images]),
             f"validation images of {dataset.name}",
+            choose_fill(run.recipe.data.fill, dataset.train.images),
         )
     channels, size = image_shape(model)
     channels = request.channels or channels or DEFAULT_CHANNELS
     size = request.size or size or DEFAULT_SIZE
     if not request.data:
         words = "embedded digits, resampled, with noise"
-        return noisy_digits(request.images, channels, size), words
+        return noisy_digits(request.images, channels, size), words, "zeros"
     dataset = load_dataset(request.data, data_dir=data_dir, image_size=size, channels=channels)
     words = f"validation images of {dataset.name}"
-    return to_unit(dataset.val.images[: request.images]), words
+    fill = choose_fill(AUTO, dataset.train.images)
+    return to_unit(dataset.val.images[: request.images]), words, fill
 
 
 def noisy_digits(count: int, channels: int, size: int) -> Images:
@@ -157,7 +171,8 @@ def certify_request(
     progress: bool = False,
 ) -> tuple[Certificate, Tensor]:
     """Certify the model as the request says; return the certificate and the images."""
-    images, origin = choose_images(request, model, data_dir)
+    images, origin, fill = choose_images(request, model, data_dir)
+    request = request if request.fill != AUTO else replace(request, fill=fill)
     require_predictions(request, model, images)
     original = open_original(request)
     if isinstance(model, FileModel) and original is not None:

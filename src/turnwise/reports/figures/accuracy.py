@@ -56,7 +56,7 @@ def angles_figure(models: Sequence[LoadedModel], options: FigureOptions) -> Plot
     """
     first, degrees = models[0], equal_angles(options.angles)
     one = take_example(first, options.image_for(models))
-    label, views = int(one.labels), rotated_views(one.images[0], degrees)
+    label, views = int(one.labels), rotated_views(one.images[0], degrees, first.fill)
     sample = sample_examples(first, options.images)
     with matplotlib.rc_context(LOOK):
         fig = Figure(figsize=(7.5, 8.4), layout="constrained")
@@ -64,7 +64,7 @@ def angles_figure(models: Sequence[LoadedModel], options: FigureOptions) -> Plot
         probability, accuracy = {}, {}
         for model in models:
             predicted = predict_over_angles(
-                model.predictor, sample.images, degrees, progress=options.progress
+                model.predictor, sample.images, degrees, fill=model.fill, progress=options.progress
             )
             name = f"{model.name}: same prediction for {format_percent(agreement(predicted), 0)}"
             of_class = model.predictor.probabilities(views)[:, label].tolist()
@@ -73,7 +73,10 @@ def angles_figure(models: Sequence[LoadedModel], options: FigureOptions) -> Plot
         draw_curves(above, probability, 36)
         draw_curves(below, accuracy, 36)
         above.set(ylabel=f"probability of “{first.classes[label]}”", title="one image")
-        below.set(ylabel="accuracy", xlabel="angle of rotation", title=f"{len(sample)} images")
+        below.set(
+            ylabel="accuracy", xlabel="angle of rotation",
+            title=f"{len(sample)} images, corners filled by {first.fill}",
+        )  # fmt: skip
         for axes in (above, below):
             percent_axis(axes, [0.0])
             angle_axis(axes)
@@ -141,7 +144,9 @@ def confusion_figure(
     """Draw the confusion matrices of upright and of rotated images."""
     (model,) = models
     sample = sample_examples(model, options.images)
-    predictions = predict_over_angles(model.predictor, sample.images, [0.0, degrees])
+    predictions = predict_over_angles(
+        model.predictor, sample.images, [0.0, degrees], fill=model.fill
+    )
     titles = ("upright", f"rotated by {degrees:g}°")
     with matplotlib.rc_context(IMAGE_LOOK):
         fig = Figure(figsize=(11, 6), layout="constrained")
@@ -198,11 +203,12 @@ def worst_figure(models: Sequence[LoadedModel], options: FigureOptions, *, count
             name = model.classes[int(sample.labels[drop.number])]
             title = f"upright\n“{name}”: {100 * drop.upright:.0f} %"
             draw_image(cells[0, column], image[0], title)
-            rotated = rotate_image(image, drop.degrees)[0]
+            rotated = rotate_image(image, drop.degrees, model.fill)[0]
             predicted = model.classes[drop.predicted]
             title = f"{drop.degrees:g}°: {100 * drop.rotated:.0f} %\npredicts “{predicted}”"
             draw_image(cells[1, column], rotated, title)
-        fig.suptitle(f"{model.name}: largest drops over {WORST_ANGLES} angles", fontsize=14)
+        title = f"{model.name}: largest drops over {WORST_ANGLES} angles ({model.fill})"
+        fig.suptitle(title, fontsize=14)
         return Plot(fix_layout(fig))
 
 
@@ -210,7 +216,7 @@ def largest_drops(model: LoadedModel, options: FigureOptions, count: int) -> lis
     """Return the images of a sample whose true class loses most probability, worst first."""
     sample, degrees = sample_examples(model, options.images), equal_angles(WORST_ANGLES)
     predicted = predict_over_angles(
-        model.predictor, sample.images, degrees, progress=options.progress
+        model.predictor, sample.images, degrees, fill=model.fill, progress=options.progress
     )
     of_class = predicted.gather(2, sample.labels.expand(WORST_ANGLES, -1)[..., None])[..., 0]
     lowest = of_class.min(dim=0)

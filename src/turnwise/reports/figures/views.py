@@ -69,7 +69,7 @@ class Rotation(NamedTuple):
     @classmethod
     def of(cls, models: Sequence[LoadedModel], image: int, angles: Sequence[float]) -> "Rotation":
         one = take_example(models[0], image)
-        views = rotated_views(one.images[0], angles)
+        views = rotated_views(one.images[0], angles, models[0].fill)
         predictions = {m.name: m.predictor.probabilities(views) for m in models}
         return cls(views, angles, predictions, models[0].classes, int(one.labels))
 

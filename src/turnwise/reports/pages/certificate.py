@@ -17,7 +17,11 @@ from turnwise.evaluation.certificate.certificate import (
     SizeCheck,
     TransformationCheck,
 )
-from turnwise.evaluation.transformations import describe_element, unclaimed_transformations
+from turnwise.evaluation.transformations import (
+    corner_control,
+    describe_element,
+    unclaimed_transformations,
+)
 from turnwise.files import to_json_value
 from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_image
@@ -43,7 +47,8 @@ CLAIMED = (
 )
 MEASURED = (
     "Measured, not claimed: pixels cannot be rotated by these angles without interpolation, and a "
-    "shifted image loses a border. The margin is the smallest lead of the original class over "
+    "shifted image loses a border. Where only the corners are filled, nothing is rotated: that "
+    "change is due to the corners. The margin is the smallest lead of the original class over "
     "every other class after the transformation; below 0, a prediction changed."
 )
 TRACED = (
@@ -90,7 +95,7 @@ def certificate_page(certificate: Certificate, images: Images) -> str:
         Section("Claimed: other sizes", _table_html(size_table(certificate))),
         Section("Negative controls: the output must change", controls),
         Section("Measured: any angle", _table_html(angle_table(certificate), MEASURED)),
-        Section("Measured: reflections and shifts",
+        Section("Measured: reflections, shifts and filled corners",
                 _table_html(transformation_table(certificate))),
         Section("Worst images", _worst_html(certificate, images)),
         Section("Layer by layer", _table_html(layer_table(certificate), TRACED)),
@@ -165,7 +170,8 @@ def angle_table(certificate: Certificate) -> Table:
         [f"{a.degrees:g}°", format_error(a.change), *_decision_cells(a)]
         for a in certificate.angles
     ]  # fmt: skip
-    return Table(["measured: rotate by", "change", *_DECISION_HEADERS], rows)
+    heading = f"measured: rotate by (corners: {certificate.fill})"
+    return Table([heading, "change", *_DECISION_HEADERS], rows)
 
 
 def transformation_table(certificate: Certificate) -> Table:
@@ -246,7 +252,7 @@ def _worst_html(certificate: Certificate, images: Images) -> str:
     pairs = []
     for worst in certificate.worst_images:
         image = images[worst.image : worst.image + 1].float().cpu()
-        shown = [image[0], transform_by_name(worst.transformation, image)[0]]
+        shown = [image[0], transform_by_name(worst.transformation, image, certificate.fill)[0]]
         alts = [f"image {worst.image}", f"image {worst.image}, {worst.transformation}"]
         cells = [image_html(_to_bytes(view), alt) for view, alt in zip(shown, alts, strict=True)]
         pairs.append(
@@ -257,16 +263,18 @@ def _worst_html(certificate: Certificate, images: Images) -> str:
     return _table_html(worst_table(certificate)) + "\n".join(pairs)
 
 
-def transform_by_name(meaning: str, images: Images) -> Images:
+def transform_by_name(meaning: str, images: Images, fill: str = "zeros") -> Images:
     """Apply the transformation that a certificate describes in these words."""
     d4 = PlanarGroup.named("D4")
     named: dict[str, Callable[[Images], Images]]
     named = {describe_element(d4, g): partial(act_on_image, d4, g) for g in range(d4.order)}
     named |= {t.meaning: t.apply for t in unclaimed_transformations(PlanarGroup(1), MAX_SHIFT)}
+    control = corner_control(fill)
+    named[control.meaning] = control.apply
     if meaning in named:
         return named[meaning](images)
     if meaning.startswith("rotate by "):
-        return rotate_image(images, float(meaning.removeprefix("rotate by ").rstrip("°")))
+        return rotate_image(images, float(meaning.removeprefix("rotate by ").rstrip("°")), fill)
     return images
 
 

@@ -147,7 +147,7 @@ def stored_evaluation(model: LoadedModel) -> dict[str, Any] | None:
 
 
 def rotated_predictions(
-    model: nn.Module, image: UInt8[Tensor, "channel row col"]
+    model: nn.Module, image: UInt8[Tensor, "channel row col"], fill: str
 ) -> Float[Tensor, "angle class"]:
     """Return the probabilities at every step of 360°.
 
@@ -155,9 +155,9 @@ def rotated_predictions(
     float32 may differ in the last digit and round the other way.
     """
     angles = [float(angle) for angle in range(0, 360, STEP)]
-    probabilities = Predictor(model).probabilities(rotated_views(image, angles)).double()
+    probabilities = Predictor(model).probabilities(rotated_views(image, angles, fill)).double()
     exact = Predictor(model, precision="float64")
-    views = rotated_views(image, [angle for angle in angles if angle % 90 == 0])
+    views = rotated_views(image, [angle for angle in angles if angle % 90 == 0], fill)
     probabilities[:: 90 // STEP] = exact.probabilities(views).double()
     return probabilities
 
@@ -171,7 +171,7 @@ def explorer_data(
     entries = []
     for i in numbers:
         image, label = examples.images[i], int(examples.labels[i])
-        rotated = {m.name: rotated_predictions(m.model, image) for m in models}
+        rotated = {m.name: rotated_predictions(m.model, image, m.fill) for m in models}
         shifted = [m.predictor.probabilities(shifted_views(image, shifts)) for m in models]
         shown = classes_to_show(rotated, label)
         channels, rows, cols = image.shape
@@ -192,6 +192,7 @@ def explorer_data(
         "step": STEP,
         "reach": REACH,
         "scale": SCALE,
+        "fill": models[0].fill,
         "images": entries,
     }
 
@@ -250,7 +251,7 @@ def _strips(models: Sequence[LoadedModel], examples: Examples) -> str:
     angles, classes = equal_angles(STILLS), models[0].classes
     strips = []
     for image, label in zip(examples.images[:MAX_STRIPS], examples.labels.tolist(), strict=False):
-        views = rotated_views(image, angles)
+        views = rotated_views(image, angles, models[0].fill)
         stills = [(255 * view).round().to(torch.uint8) for view in views]
         predictions = {
             m.name: _predictions(m.predictor.probabilities(views), label, classes) for m in models
@@ -278,12 +279,14 @@ def _angles(models: Sequence[LoadedModel], progress: bool) -> str:
             curves[model.name] = (stored["angles"]["degrees"], stored["angles"]["accuracy"])
             continue
         degrees, sample = equal_angles(24), sample_examples(model, 200)
-        rotated = predict_over_angles(model.predictor, sample.images, degrees, progress=progress)
+        rotated = predict_over_angles(
+            model.predictor, sample.images, degrees, fill=model.fill, progress=progress
+        )
         curves[model.name] = (degrees, accuracy_by_view(rotated, sample.labels))
     images = "the test images" if all_tested else "200 validation images"
     caption = (
         f"Accuracy on {images} as they rotate. Rotations by 90° are exact; at other angles pixels "
-        "are interpolated."
+        f"are interpolated, and corners are filled by {models[0].fill}.{_corner_sentence(tested)}"
     )
     columns = [d for d in next(iter(curves.values()))[0] if d % 45 == 0]
     rows = [
@@ -292,6 +295,18 @@ def _angles(models: Sequence[LoadedModel], progress: bool) -> str:
     ]
     plot = figure_svg(accuracy_against_angle(curves))
     return figure_html(plot, caption) + table_html(["model", *(f"{d:g}°" for d in columns)], rows)
+
+
+def _corner_sentence(tested: Sequence[dict[str, Any] | None]) -> str:
+    """Return the accuracy of the control, if every test has it."""
+    controls = [
+        stored["corner_control"] for stored in tested if stored and "corner_control" in stored
+    ]
+    if len(controls) < len(tested):
+        return ""
+    shown = ", ".join(format_percent(control["accuracy"]) for control in controls)
+    degrees = controls[0]["degrees"]
+    return f" With corners filled as by {degrees:g}°, but nothing rotated, it is {shown}."
 
 
 def _certificates(models: Sequence[LoadedModel]) -> str:
