@@ -45,6 +45,8 @@ class Option:
         at_least, above, at_most, below: bounds of a number, or of each number in a list.
         aliases: earlier names, accepted wherever plain values are read.
         changes_output: False for options that a trained model may change freely.
+        absent: the value for models that were stored before the option existed; None is the
+            default.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Option:
     below: int | float | None = None
     aliases: tuple[str, ...] = ()
     changes_output: bool = True
+    absent: Any = None
 
     @property
     def is_required(self) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import turnwise
+from turnwise.models import model_options
 
 RECORD = Path(__file__).with_name("models.json.gz")
 TOLERANCE = 1e-12
@@ -101,6 +102,11 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield from VARIANTS
 
 
+def old_defaults(name: str) -> dict[str, Any]:
+    """Options whose defaults have changed since the record, with their former values."""
+    return {"qk_norm": False} if "qk_norm" in model_options(name) else {}
+
+
 def title(name: str, group: str, options: Mapping[str, Any]) -> str:
     return f"{name} {group} {json.dumps(options, sort_keys=True)}"
 
@@ -108,7 +114,8 @@ def title(name: str, group: str, options: Mapping[str, Any]) -> str:
 def build(name: str, group: str, options: Mapping[str, Any]) -> torch.nn.Module:
     """The model in float64, in eval mode, no weight of it zero."""
     torch.manual_seed(0)
-    given = {"num_classes": CLASSES, "in_chans": CHANNELS, "image_size": SIZE, **options}
+    given = {"num_classes": CLASSES, "in_chans": CHANNELS, "image_size": SIZE}
+    given |= {**old_defaults(name), **options}
     model = turnwise.create_model(name, group=group, **given).double().eval()
     with torch.no_grad():
         for key, weight in model.named_parameters():
@@ -132,7 +139,9 @@ def hash_of_default(name: str, group: str) -> str:
     """The keys and shapes of the model with its default options, hashed; no memory is taken."""
     size = 32 if name.endswith("vit_base") else SIZE
     with torch.device("meta"):
-        model = turnwise.create_model(name, group=group, in_chans=CHANNELS, image_size=size)
+        model = turnwise.create_model(
+            name, group=group, in_chans=CHANNELS, image_size=size, **old_defaults(name)
+        )
     return hashlib.sha256("\n".join(state_keys(model)).encode()).hexdigest()
 
 

@@ -16,7 +16,6 @@ from lightning.pytorch.callbacks import Callback
 
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
-from turnwise.errors import InputError
 from turnwise.layers.performer.block import RandomProjection
 from turnwise.models import load
 from turnwise.runs import train as training
@@ -27,7 +26,6 @@ from turnwise.training.callbacks import (
     AveragedWeights,
     EpochTable,
     RepeatableSteps,
-    StopAtNonFinite,
     StopBetweenBatches,
     interruptible,
 )
@@ -168,14 +166,6 @@ def test_random_features_are_redrawn_in_every_epoch_and_never_averaged(tmp_path)
         assert torch.equal(again.rows, one["rows"])
     trained = last_state(whole, "current_model_state")
     assert int(trained["draws"]) == 1 + (trained["step"] - 1) // 2
-
-
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_the_run(loss):
-    stop = StopAtNonFinite()
-    stop.on_train_batch_end(trainer(), None, {"loss": torch.tensor(1.0)}, None, 0)
-    with pytest.raises(InputError, match=r"not finite at step 7 .* lower optimisation\.learning"):
-        stop.on_train_batch_end(trainer(), None, {"loss": torch.tensor(loss)}, None, 1)
 
 
 def test_a_run_without_progress_stops_also_when_resumed(tmp_path, quick):

@@ -76,6 +76,10 @@ class MetaFormerDesign(RotoDesign):
     )  # fmt: skip
     head_width: int = option(32, "channels of an attention head", at_least=1, at_most=16384)
     window: int = option(5, "side of the window of mixer w", at_least=1, at_most=1023)
+    qk_norm: bool = option(
+        True, "normalise queries and keys of mixers a and w (RMSNorm), which keeps training in "
+        "bfloat16 stable; published weights have no such norm", absent=False,
+    )  # fmt: skip
 
     def validate(self) -> None:
         for letter in self.mixers:
@@ -158,7 +162,8 @@ def _block(
     elif letter == "i":
         mixer = nn.Identity()
     else:
-        mixer = AttentionMixer(width, design.head_width, design.window if letter == "w" else 0)
+        window = design.window if letter == "w" else 0
+        mixer = AttentionMixer(width, design.head_width, window, qk_norm=design.qk_norm)
     return MetaFormerBlock(
         width, mixer, norm=design.norm, layer_scale=design.layer_scale, drop_path=rate,
         oriented=oriented,

@@ -142,6 +142,12 @@ def check_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: convert(options[key].hint, value, key) for key, value in renamed.items()}
 
 
+def stored_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a stored model, and those that did not exist when it was stored."""
+    known = describe_options(name)
+    return {o.name: o.absent for o in known if o.absent is not None} | dict(values)
+
+
 def create_model(
     name: str,
     group: str | PlanarGroup | None = None,

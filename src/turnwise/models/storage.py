@@ -19,7 +19,7 @@ import turnwise
 from turnwise.errors import InputError, require
 from turnwise.files import write_atomic, write_json
 from turnwise.models.contract import ModelConfig
-from turnwise.models.registry import config_of, create_model
+from turnwise.models.registry import config_of, create_model, stored_options
 from turnwise.models.weights import list_pretrained, pretrained_folder, require_as_described
 from turnwise.parsing import read_json
 
@@ -95,7 +95,7 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
         "copy the whole folder again.",
     )
     try:
-        model = create_model(config["name"], **config["options"])
+        model = create_model(config["name"], **stored_options(config["name"], config["options"]))
         model.load_state_dict(from_bytes(weights))
     except (InputError, SafetensorError, RuntimeError, TypeError) as error:
         raise InputError(f"{folder} does not hold a usable model: {error}") from error

@@ -103,7 +103,10 @@ class TurnwiseViTDesign(Options):
         0.0, "dropout rate in stem and MLPs", at_least=0, below=1, changes_output=False
     )
     layer_scale: float = option(0.0, "initial layer scale; 0 is none", at_least=0, at_most=1e6)
-    qk_norm: bool = option(False, "normalise queries and keys (RMSNorm)")
+    qk_norm: bool = option(
+        True, "normalise queries and keys (RMSNorm), which keeps training in bfloat16 stable",
+        absent=False,
+    )  # fmt: skip
 
     def validate(self) -> None:
         require(bool(self.depths), "depths must list one stage or more.")

@@ -2,7 +2,7 @@
 
 Paper:    Dosovitskiy et al. 2021, "An Image Is Worth 16x16 Words".
 Departs:  mean over the tokens instead of a class token (Beyer et al. 2022, "Better plain ViT
-          baselines for ImageNet-1k"); sizes for small images.
+          baselines for ImageNet-1k"); normalised queries and keys; sizes for small images.
 """
 
 from dataclasses import dataclass
@@ -34,6 +34,10 @@ class ViTDesign(Options):
         0.0, "highest drop-path rate, reached in the last block", at_least=0, below=1,
         changes_output=False,
     )  # fmt: skip
+    qk_norm: bool = option(
+        True, "normalise queries and keys (RMSNorm), which keeps training in bfloat16 stable",
+        absent=False,
+    )  # fmt: skip
     backend: str = option(
         "auto", "implementation of attention", choices=BACKENDS, changes_output=False
     )
@@ -57,7 +61,13 @@ class VisionTransformer(ImageModel):
         rates = torch.linspace(0, design.drop_path, design.depth, device="cpu").tolist()
         self.blocks = nn.Sequential(
             *(
-                TransformerBlock(design.width, design.heads, drop_path=rate, backend=design.backend)
+                TransformerBlock(
+                    design.width,
+                    design.heads,
+                    drop_path=rate,
+                    backend=design.backend,
+                    qk_norm=design.qk_norm,
+                )
                 for rate in rates
             )
         )

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from turnwise.data.batches import mix
-from turnwise.errors import InputError
 from turnwise.files import write_atomic
 from turnwise.signals import handle_interrupts
 from turnwise.training.recipe import Recipe
@@ -107,29 +106,6 @@ class AveragedWeights(WeightAveraging):
             return self.steps % self.EVERY == 0
         average: Any = self._average_model
         return average is not None and not int(average.n_averaged)
-
-
-class StopAtNonFinite(Callback):
-    """Raise if the loss is not finite; on a GPU, which a check must wait for, every 50 steps."""
-
-    def __init__(self) -> None:
-        self.finite: Tensor | None = None
-
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        finite = torch.isfinite(outputs["loss"]).all()
-        self.finite = finite if self.finite is None else self.finite & finite
-        last = batch_idx + 1 == trainer.num_training_batches
-        check = finite.device.type == "cpu" or trainer.global_step % 50 == 0 or last
-        if check and not self.finite:
-            rate = trainer.optimizers[0].param_groups[0]["lr"]
-            raise InputError(
-                f"the loss is not finite at step {trainer.global_step} (epoch "
-                f"{trainer.current_epoch}, learning rate {rate:.3g}); lower "
-                "optimisation.learning_rate, set optimisation.gradient_clip, or use "
-                "trainer.precision=32-true."
-            )
 
 
 class StopWithoutProgress(EarlyStopping):

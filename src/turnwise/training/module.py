@@ -21,7 +21,7 @@ class Classifier(lightning.LightningModule):
     def __init__(self, model: nn.Module, recipe: Recipe, num_classes: int) -> None:
         super().__init__()
         self.model, self.recipe = model, recipe
-        self.train_loss = MeanMetric(nan_strategy="ignore")  # StopAtNonFinite reports those
+        self.train_loss = MeanMetric(nan_strategy="ignore")  # SkipNonFiniteSteps counts those
         self.val_loss = MeanMetric(nan_strategy="ignore")
         self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
 

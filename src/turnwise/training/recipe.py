@@ -181,7 +181,7 @@ def make_recipe(values: Any, overrides: Sequence[str] = (), *, stored: bool = Fa
         values = _override(values, override)
     values = dict(values)
     if isinstance(values.get("model"), dict):
-        values["model"] = _gather_options(values["model"])
+        values["model"] = _gather_options(values["model"], stored)
     data = values.get("data")
     if isinstance(data, dict) and isinstance(data.get("augment"), dict):
         values["data"] = {**data, "augment": with_policy(data["augment"])}
@@ -204,13 +204,14 @@ def _override(values: Mapping[str, Any], override: str) -> dict[str, Any]:
     return {**values, first: _override(inner, f"{rest}={text}")}
 
 
-def _gather_options(model: Mapping[str, Any]) -> dict[str, Any]:
+def _gather_options(model: Mapping[str, Any], stored: bool) -> dict[str, Any]:
     """Gather the model's own options, which stand beside its name in a file."""
-    from turnwise.models.registry import check_options, list_models
+    from turnwise.models.registry import check_options, list_models, stored_options
 
     name = model.get("name")
     require(isinstance(name, str), "model needs a name; `turnwise models` lists them.")
     require_known(str(name), list_models(), "model")
     shared = {key: model[key] for key in ("name", "group") if key in model}
     own = {str(key): value for key, value in model.items() if key not in shared}
+    own = stored_options(str(name), own) if stored else own
     return {**shared, "options": check_options(str(name), own)}

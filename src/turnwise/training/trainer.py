@@ -25,11 +25,11 @@ from turnwise.training.callbacks import (
     EpochTable,
     RelocateCheckpoints,
     RepeatableSteps,
-    StopAtNonFinite,
     StopWithoutProgress,
     StoreRecipe,
 )
 from turnwise.training.recipe import Recipe
+from turnwise.training.recovery import SkipNonFiniteSteps
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _callbacks(recipe: Recipe, files: TrainingFiles) -> list[Callback]:
         dirpath=folder, filename=files.last.stem, save_on_train_epoch_end=True,
         enable_version_counter=False,
     )  # fmt: skip
-    callbacks: list[Callback] = [RepeatableSteps(recipe.seed), StopAtNonFinite()]
+    callbacks: list[Callback] = [RepeatableSteps(recipe.seed), SkipNonFiniteSteps(recipe)]
     if recipe.optimisation.ema is not None:
         callbacks.append(AveragedWeights(recipe.optimisation.ema))
     if recipe.trainer.patience is not None:

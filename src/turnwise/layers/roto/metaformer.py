@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.attention.dense import attend
 from turnwise.errors import require, require_divisible, require_known, require_positive
 from turnwise.geometry.layouts import on_maps
 from turnwise.groups import PlanarGroup
@@ -68,11 +67,17 @@ class AttentionMixer(nn.Module):
     With a `window` w a pixel attends to the w × w pixels around it, else to all.
 
     Paper:    Yu et al. 2022, "MetaFormer Is Actually What You Need for Vision".
-    Departs:  no position is added to the maps of a stage, as in Roto-MetaFormer.
+    Departs:  no position is added to the maps of a stage, as in Roto-MetaFormer; `qk_norm`.
     """
 
     def __init__(
-        self, width: int, head_width: int = 32, window: int = 0, backend: str = "auto"
+        self,
+        width: int,
+        head_width: int = 32,
+        window: int = 0,
+        backend: str = "auto",
+        *,
+        qk_norm: bool = False,
     ) -> None:
         super().__init__()
         require_positive(width=width, head_width=head_width)
@@ -80,7 +85,7 @@ class AttentionMixer(nn.Module):
         odd = window > 0 and window % 2 == 1
         require(window == 0 or odd, f"window = {window} must be odd, or 0: all pixels.")
         self.window = window
-        self.attention = SelfAttention(width, width // head_width, backend)
+        self.attention = SelfAttention(width, width // head_width, backend, qk_norm=qk_norm)
         self.attention.to_query_key_value.register_parameter("bias", None)  # as published
         for part in (self.attention.to_query_key_value, self.attention.to_output):
             initialise_small(part)
@@ -88,19 +93,12 @@ class AttentionMixer(nn.Module):
     def forward(self, maps: Maps) -> Maps:
         rows, cols = maps.shape[2:]
         tokens = maps.flatten(2).transpose(1, 2)
-        mixed = self._locally(tokens, rows, cols) if self.window else self.attention(tokens)
+        if self.window:  # the same attention, with far pixels masked
+            mask = far_mask(rows, cols, self.window, tokens)
+            mixed = self.attention.attend(tokens, mask[None, None])
+        else:
+            mixed = self.attention(tokens)
         return mixed.transpose(1, 2).unflatten(2, (rows, cols))
-
-    def _locally(
-        self, tokens: Float[Tensor, "batch token width"], rows: int, cols: int
-    ) -> Float[Tensor, "batch token width"]:
-        """The same attention, with far pixels masked."""
-        inner = self.attention
-        split = inner.to_query_key_value(tokens).unflatten(-1, (3, inner.heads, -1))
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # each (batch, head, token, dim)
-        mask = far_mask(rows, cols, self.window, query)
-        mixed = attend(query, key, value, mask[None, None], backend=inner.backend)
-        return inner.to_output(mixed.transpose(1, 2).flatten(2))
 
 
 def far_mask(rows: int, cols: int, window: int, like: Tensor) -> Float[Tensor, "token token"]:

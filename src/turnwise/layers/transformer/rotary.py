@@ -32,6 +32,7 @@ from turnwise.layers.declarations import AttentionTaps
 from turnwise.layers.tables import register_group, remakes_tables
 from turnwise.layers.transformer.irreps import Irreps, to_irreps
 from turnwise.layers.transformer.linear import GroupLinear, in_irreps
+from turnwise.layers.transformer.plain import normalised
 
 Tokens = Float[Tensor, "batch token group channel"]
 Regular = Float[Tensor, "batch channel group row col"]
@@ -58,7 +59,7 @@ class GroupRotaryAttention(nn.Module):
             softmax.
         window: only pixels within a window of this odd side; 0 is the whole image.
         shape: shape of the window, "disc" or "square".
-        qk_norm: normalise queries and keys (RMSNorm).
+        qk_norm: normalise queries and keys (RMSNorm), which keeps the scores bounded.
         wavelengths: shortest and longest initial wavelength, in pixels of the feature map.
         backend: implementation of attention, "auto" or "plain".
 
@@ -157,7 +158,7 @@ class GroupRotaryAttention(nn.Module):
     ) -> Tokens:
         split = projected.unflatten(-1, (3, self.num_heads, -1))
         query, key, value = split.unbind(3)  # each (batch, token, group, head, dim)
-        query, key = _normalised(self.norm_query, query), _normalised(self.norm_key, key)
+        query, key = normalised(self.norm_query, query), normalised(self.norm_key, key)
         positions = pixel_centres(rows, cols, projected.device).flatten(0, 1)
         return self._mix(query, key, value, positions).flatten(3)
 
@@ -194,8 +195,3 @@ class GroupRotaryAttention(nn.Module):
             f"{self.group}, {self.channels}, num_heads={self.num_heads}, "
             f"frame={self.frame}{kernel}{window}"
         )
-
-
-def _normalised(norm: nn.RMSNorm | None, x: Tensor) -> Tensor:
-    """Normalise in the precision of the norm's weight, which autocast does not ensure."""
-    return x if norm is None else norm(x.to(norm.weight.dtype))

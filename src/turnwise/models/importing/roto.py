@@ -95,6 +95,7 @@ def build_roto_original(
         num_classes=len(weights["head.weight"]),
         in_chans=channels,
         image_size=program.image_size if image_size is None else image_size,
+        qk_norm=False,
         **({"reduce": "legacy"} if program.roto else {}),
     )
     assert isinstance(model, MetaFormer)
