@@ -184,7 +184,10 @@ def to_plain(value: Any) -> Any:
 
 
 def convert(hint: Any, value: Any, name: str) -> Any:
-    """Return `value` as the type of the option: 1 is also 1.0, and YAML reads 1e-3 as text."""
+    """Return `value` as the type of the option: 1 is also 1.0, and YAML reads 1e-3 as text.
+
+    A list of texts may be written as one text with commas.
+    """
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and types.NoneType in kinds:
         return None
@@ -197,6 +200,8 @@ def convert(hint: Any, value: Any, name: str) -> Any:
     if origin is float and isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValueError, OverflowError):
             value = float(value)
+    if origin is tuple and entries[0] is str and isinstance(value, str):
+        value = [word.strip() for word in value.split(",") if word.strip()]
     require_kind(value, origin, name)
     if origin is tuple:
         require(

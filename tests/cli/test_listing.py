@@ -44,7 +44,11 @@ def test_an_unknown_model_has_exit_status_1(turnwise):
 def test_data_sets_are_listed_with_folders_of_your_own(turnwise):
     status, output, _ = turnwise("datasets")
     assert status == 0
-    assert [line.split()[0] for line in output.splitlines()[2:]] == [*CATALOGUE, "folder:PATH"]
+    assert [line.split()[0] for line in output.splitlines()[2:]] == [
+        *CATALOGUE,
+        "folder:PATH",
+        "PATH.csv",
+    ]
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "rotmnist"])

@@ -81,16 +81,21 @@ def test_an_option_named_like_a_flag_of_the_run_has_no_dashes(capsys):
     assert "(default: class)" in text
 
 
-@pytest.mark.parametrize("name", ["folder:shapes #2", "folder:a=b", "folder:Größen: alle"])
-def test_a_folder_of_images_may_have_any_name(name):
+@pytest.mark.parametrize(
+    "name", ["folder:shapes #2", "folder:a=b", "folder:Größen: alle", "x/A=b.csv"]
+)
+def test_a_source_of_images_may_have_any_name(name):
     assert recipe("vit", name).data.name == name
 
 
 def test_every_shortcut_sets_a_key_of_the_recipe():
-    values = {"group": "D4", "schedule": "constant"}
+    values = {"group": "D4", "schedule": "constant", "group_by": "patient"}
+    values |= {"layout": "group/class", "target": "ordinal", "on_error": "skip"}
     found = recipe("vit", "digits", *[f"{key}={values.get(key, 2)}" for key in SHORTCUTS])
     assert found.model.group == "D4"
     assert found.data.image_size == 2
+    assert (found.data.group_by, found.data.layout) == ("patient", "group/class")
+    assert (found.data.target, found.data.on_error) == ("ordinal", "skip")
     assert (found.trainer.max_epochs, found.trainer.patience, found.seed) == (2, 2, 2)
     assert (found.optimisation.batch_size, found.optimisation.learning_rate) == (2, 2.0)
 

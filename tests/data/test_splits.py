@@ -5,13 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.data.dataset import Examples
+from turnwise.data.dataset import Examples, Target
 from turnwise.data.splits import (
     find_duplicates,
     hold_out,
     sample_per_class,
     split_by_content,
+    split_by_group,
     split_per_class,
+    strata_of,
     val_count,
 )
 from turnwise.errors import InputError
@@ -127,3 +129,89 @@ def test_samples_are_nested_and_the_seed_chooses_them():
 def test_the_size_of_a_sample_must_be_a_fraction(fraction):
     with pytest.raises(InputError, match=r"must be above 0 and at most 1; try 0\.1"):
         sample_per_class(torch.zeros(4, dtype=torch.int64), fraction, seed=0)
+
+
+CLASSES = Target("class", ("a", "b", "c"))
+
+
+@st.composite
+def grouped(draw):
+    """Images in groups, some of them in several classes, and some of them equal."""
+    rows = [(label, f"{label}{n}") for label in range(3) for n in range(3)]
+    more = st.tuples(st.integers(0, 2), st.integers(0, 12).map(lambda n: f"g{n}"))
+    rows += draw(st.lists(more, max_size=60))
+    rows = draw(st.permutations(rows))
+    pixels = [
+        draw(st.integers(0, 3)) if g == "g1" else 4 + i % 252 for i, (_, g) in enumerate(rows)
+    ]
+    images = torch.tensor(pixels, dtype=torch.uint8).view(-1, 1, 1, 1)
+    return images, torch.tensor([label for label, _ in rows]), tuple(group for _, group in rows)
+
+
+@given(grouped(), st.integers(0, 3))
+def test_groups_are_in_one_part(table, seed):
+    images, labels, groups = table
+    examples = Examples(images, labels, groups=groups)
+    parts = split_by_group(examples, CLASSES, (0.7, 0.15, 0.15), seed)
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(examples)))
+    taken = [examples.take(part) for part in parts]
+    for values in ([set(part.groups) for part in taken],
+                   [set(part.images.flatten().tolist()) for part in taken]):  # fmt: skip
+        assert not values[0] & values[1] and not values[0] & values[2] and not values[1] & values[2]
+    assert all(set(part.labels.tolist()) == {0, 1, 2} for part in taken)
+    again = split_by_group(examples, CLASSES, (0.7, 0.15, 0.15), seed)
+    assert all(map(torch.equal, parts, again))
+
+
+def patients(count=100, seed=0):
+    """Patients with 1 to 40 images each; a third of all images has class 1."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(1, 41, (count,), generator=generator).tolist()
+    groups = [f"p{i}" for i, size in enumerate(sizes) for _ in range(size)]
+    labels = (torch.rand(len(groups), generator=generator) < 1 / 3).long()
+    images = torch.arange(len(groups)).view(-1, 1, 1, 1) // torch.tensor([65536, 256, 1]).view(
+        3, 1, 1
+    )
+    return Examples((images % 256).byte(), labels, groups=tuple(groups))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shares_and_classes_are_kept_with_groups(seed):
+    examples, shares = patients(), (0.7, 0.15, 0.15)
+    parts = split_by_group(examples, Target("class", ("a", "b")), shares, seed)
+    for part, share in zip(parts, shares, strict=True):
+        assert len(part) / len(examples) == pytest.approx(share, abs=0.01)
+        found = examples.labels[part].double().mean() / examples.labels.double().mean()
+        assert found == pytest.approx(1, abs=0.1)
+
+
+def test_the_seed_chooses_the_groups():
+    target, shares = Target("class", ("a", "b")), (0.7, 0.15, 0.15)
+    one, two = (split_by_group(patients(), target, shares, seed)[2] for seed in (0, 1))
+    assert not torch.equal(one, two)
+
+
+def test_numbers_and_labels_are_stratified():
+    examples = patients(60)
+    numbers = torch.linspace(-1, 1, len(examples)).square().unsqueeze(1)
+    several = torch.stack([examples.labels.float(), (numbers[:, 0] > 0.5).float()], dim=1)
+    for kind, values in (("number", numbers), ("multilabel", several)):
+        names = tuple("xy"[: values.shape[1]])
+        rows = Examples(examples.images, values, groups=examples.groups)
+        parts = split_by_group(rows, Target(kind, names), (0.7, 0.15, 0.15), 0)
+        means = torch.stack([values[part].mean(0) for part in parts])
+        assert (means - values.mean(0)).abs().max() < 0.06
+        strata = strata_of(rows, Target(kind, names))
+        assert strata.shape[1] == 3 and (strata.sum(1) >= 1).all()
+
+
+def test_too_few_groups():
+    examples = Examples(
+        torch.arange(12, dtype=torch.uint8).view(-1, 1, 1, 1), torch.arange(12) // 6,
+        groups=tuple("aaabbbcccddd"),
+    )  # fmt: skip
+    message = r"class 'x' is in 2 groups of images and must be in at least 3, one for each split"
+    with pytest.raises(InputError, match=message):
+        split_by_group(examples, Target("class", ("x", "y")), (0.7, 0.15, 0.15), 0)
+    parts = split_by_group(examples, Target("class", ("x", "y")), (0.5, 0.5), 0)
+    assert [examples.labels[part].unique().tolist() for part in parts] == [[0, 1], [0, 1]]

@@ -58,7 +58,8 @@ def dataset_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def datasets(args: argparse.Namespace) -> int:
-    """List the data sets that can be loaded by name; folder:PATH is for images of your own."""
+    """List the data sets that can be loaded by name; folder:PATH and PATH.csv are for images
+    of your own."""
     from turnwise.data.catalogue import CATALOGUE, entry
     from turnwise.reports.tables import text_table
 
@@ -70,9 +71,8 @@ def datasets(args: argparse.Namespace) -> int:
          e.splits.split(" (")[0]]
         for e in CATALOGUE.values()
     ]  # fmt: skip
-    rows.append(
-        ["folder:PATH", "your own images, one sub-folder per class", "", "", "70 / 15 / 15 %"]
-    )
+    own = {"folder:PATH": "your own images in folders", "PATH.csv": "or in a table"}
+    rows += [[name, title, "", "", "70 / 15 / 15 %"] for name, title in own.items()]
     print(text_table(["name", "title", "classes", "shape", "train / val / test"], rows))
     return 0
 

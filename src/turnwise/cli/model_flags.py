@@ -18,12 +18,17 @@ from turnwise.cli.published import (
     refuse_ignored,
     takes_no_value,
 )
+from turnwise.data.sources import own_reader
 from turnwise.errors import InputError, require, require_known
 from turnwise.options import Option, describe, parse_value
 
 SHORTCUTS = {
     "group": "model.group",
     "image_size": "data.image_size",
+    "group_by": "data.group_by",
+    "layout": "data.layout",
+    "target": "data.target",
+    "on_error": "data.on_error",
     "batch_size": "optimisation.batch_size",
     "learning_rate": "optimisation.learning_rate",
     "schedule": "optimisation.schedule",
@@ -69,9 +74,10 @@ def parse_model_command(model: str, words: Sequence[str]) -> argparse.Namespace:
         f"unknown to {model}: {' '.join(unknown)}; `turnwise train {model} -h` lists the options.",
     )
     data, *settings = args.settings or [""]
-    if not data or ("=" in data and not data.startswith("folder:")):
+    is_own = own_reader(data) is not None
+    if not data or ("=" in data and not is_own):
         raise InputError(f"give a data set after {model}; `turnwise datasets` lists them.")
-    name = data if data.startswith("folder:") else data.lower()
+    name = data if is_own else data.lower()
     values = {"model.name": model, "data.name": name}
     flags = ((key, parse_value(text, f"{key}={text}"))
              for key, texts in vars(args).items() if key not in ("settings", *RUN_FLAGS)

@@ -133,7 +133,9 @@ def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
 
 
 def _default_name(recipe: "Recipe") -> str:
-    return f"{Path(recipe.data.name).name}_{recipe.model.name}".replace("folder:", "")
+    from turnwise.data.sources import short_name
+
+    return f"{short_name(recipe.data.name)}_{recipe.model.name}"
 
 
 def _resumed(args: argparse.Namespace) -> "tuple[Recipe, Path]":

@@ -148,6 +148,14 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
     return Examples(torch.cat(images), torch.cat(targets), names, groups)
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """A file that was left out, and the reason in one sentence."""
+
+    file: str
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Three disjoint splits; `provenance` describes in one line where these pixels come from."""
@@ -159,6 +167,7 @@ class Dataset:
     test: Examples
     provenance: str
     licence: str
+    skipped: tuple[Skipped, ...] = ()
 
     def __post_init__(self) -> None:
         assert all(self.target.accepts(getattr(self, split).targets) for split in SPLITS)
@@ -166,6 +175,10 @@ class Dataset:
     def digests(self) -> dict[str, str]:
         """Return the hash of every split: equal hashes mean equal data."""
         return {split: getattr(self, split).digest() for split in SPLITS}
+
+    def group_counts(self) -> dict[str, int]:
+        """Return the number of groups in every split; 0 where groups are not known."""
+        return {split: getattr(self, split).group_count for split in SPLITS}
 
     @property
     def classes(self) -> tuple[str, ...]:

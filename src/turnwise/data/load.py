@@ -3,11 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from turnwise.data.catalogue import entry
 from turnwise.data.dataset import Dataset, Examples, Target
 from turnwise.data.readers import Source, find_reader
-from turnwise.data.readers.folders import PREFIX, read_folder
-from turnwise.data.splits import hold_out, sample_per_class, val_count
+from turnwise.data.readers.own import read_own
+from turnwise.data.reading import Reading
+from turnwise.data.sources import own_reader
+from turnwise.data.splits import hold_out, sample_per_class, strata_of, val_count
 from turnwise.data.storage import data_folders
 from turnwise.data.transforms import check_image_options, fit_images
 from turnwise.errors import InputError, require
@@ -27,11 +31,12 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
     download: bool = True,
     crop: int | None = None,
     fraction: float = 1.0,
+    reading: Reading | None = None,
 ) -> Dataset:
-    """Load a data set of the catalogue, or your own images as "folder:PATH".
+    """Load a data set of the catalogue, or your own images (docs/own_images.md).
 
     Args:
-        name: the name in the catalogue, or "folder:PATH".
+        name: the name in the catalogue, "folder:PATH", or the path of a .csv, .parquet or .npz.
         data_dir: the folder to search first; then follow $TURNWISE_DATA and the user's cache.
         image_size: resample to squares of this many pixels, after `crop`.
         channels: 1 converts colour to luma, 3 repeats grey.
@@ -42,6 +47,7 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
         crop: keep only the central `crop` pixels.
         fraction: the share of train to keep, equal in every class and the same in every call;
             validation and test stay whole.
+        reading: how your own images are read, grouped and checked.
 
     >>> digits = load_dataset("digits")
     >>> len(digits.train), len(digits.val), len(digits.test), digits.channels, digits.image_size
@@ -50,14 +56,22 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
     check_image_options(image_size, channels, crop)
     require(seed >= 0, f"seed = {seed} must not be negative; try 0.")
     require(0 < fraction <= 1, f"fraction = {fraction} must be above 0 and at most 1; try 0.1.")
-    if name.startswith(PREFIX):
+    if own_reader(name):
         if crop is not None:
             raise InputError(
                 f"crop = {crop} does not apply to {name}; write image_size={crop}, which crops "
                 "each image to its central square and resamples it."
             )
-        return _keep_fraction(read_folder(name, image_size, channels, val_fraction, seed), fraction)
+        own = read_own(
+            name, reading or Reading(), image_size=image_size, channels=channels,
+            val_fraction=val_fraction, seed=seed,
+        )  # fmt: skip
+        return _keep_fraction(own, fraction)
     known = entry(name)
+    require(
+        reading is None or not reading.reads_differently,
+        f"{name} is read as it is published; leave out the settings for images of your own.",
+    )
     source = find_reader(known.reader)(known, data_folders(data_dir, download), image_size)
     splits, note = _with_val(source, name, known.official_val, val_fraction, seed)
     rows = splits["train"].images.shape[2]
@@ -72,7 +86,9 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
     loaded = Dataset(
         name=name,
         target=Target("class", known.classes),
-        **fitted,
+        train=fitted["train"],
+        val=fitted["val"],
+        test=fitted["test"],
         provenance=source.provenance + note,
         licence=known.licence,
     )
@@ -102,7 +118,8 @@ def _keep_fraction(whole: Dataset, fraction: float) -> Dataset:
     """Return the data set with a fraction of its training images, noted in its provenance."""
     if fraction == 1:
         return whole
-    train = whole.train.take(sample_per_class(whole.train.labels, fraction, FRACTION_SEED))
+    strata = torch.from_numpy(strata_of(whole.train, whole.target)).argmax(1)
+    train = whole.train.take(sample_per_class(strata, fraction, FRACTION_SEED))
     counts = f"{len(train):,} of {len(whole.train):,} training images"
     note = f"; {counts}, drawn by seed {FRACTION_SEED}"
     return replace(whole, train=train, provenance=whole.provenance + note)

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
-from turnwise.data.dataset import Examples, Images, Labels
+from turnwise.data.dataset import Examples, Images, Labels, Target
 from turnwise.errors import InputError, require
 
 TEST_SHARE, VAL_SHARE = 0.15, 0.15
+BINS = 3  # of numbers, for stratified splits
 Positions = Int64[Tensor, " chosen"]
 
 
@@ -117,3 +118,116 @@ def split_by_content(
             start = end
         parts[0].extend(position for group in shuffled[start:] for position in group)
     return [_ascending(part) for part in parts]
+
+
+def strata_of(examples: Examples, target: Target) -> Int64[np.ndarray, "image stratum"]:
+    """Return one row per image, with 1 for each property whose share all splits should keep.
+
+    The properties are the classes; the labels, and having none; or the third of all values in which
+    the first number lies.
+    """
+    if target.has_classes:
+        return np.eye(len(target.names), dtype=np.int64)[examples.labels.numpy()]
+    values = examples.targets.numpy()
+    if target.kind == "multilabel":
+        has = values.astype(np.int64)
+        return np.concatenate([has, has.sum(1, keepdims=True) == 0], axis=1).astype(np.int64)
+    if target.kind == "number":
+        first = values[:, 0]
+        edges = np.quantile(first, np.arange(1, BINS) / BINS)
+        return np.eye(BINS, dtype=np.int64)[np.searchsorted(edges, first, side="right")]
+    return np.ones((len(examples), 1), dtype=np.int64)
+
+
+def split_by_group(
+    examples: Examples, target: Target, shares: Sequence[float], seed: int
+) -> list[Tensor]:
+    """Split into parts with about `shares[i]` of each stratum; no group is in two parts.
+
+    Images without a known group are groups of their own.  Equal images belong together, too: they
+    join the groups that they are in.  Every part gets each class, as far as groups allow it; a
+    class in fewer groups than there are parts is an error.
+    """
+    units = _units(examples)
+    strata = strata_of(examples, target)
+    counts = np.stack([strata[unit].sum(0) for unit in units])  # (unit, stratum)
+    spread = (counts > 0).sum(0)
+    if target.has_classes:
+        for name, found in zip(target.names, spread.tolist(), strict=True):
+            require(
+                found >= len(shares),
+                f"class {name!r} is in {found} groups of images and must be in at least "
+                f"{len(shares)}, one for each split; add groups, or state the splits.",
+            )
+    part_of = _assign(counts, np.asarray(shares), np.random.default_rng(seed))
+    parts = [
+        _ascending([i for unit in np.flatnonzero(part_of == part) for i in units[unit]])
+        for part in range(len(shares))
+    ]
+    if target.has_classes:
+        _require_every_class(strata, parts, target.names)
+    return parts
+
+
+def _units(examples: Examples) -> list[list[int]]:
+    """Return positions that must stay together: of equal groups, or of equal pixels."""
+    parent = list(range(len(examples)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    first: dict[str, int] = {}
+    for i, group in enumerate(examples.groups):
+        parent[root(i)] = root(first.setdefault(group, i))
+    for first_copy, *copies in find_duplicates(examples.images):
+        for copy in copies:
+            parent[root(copy)] = root(first_copy)
+    units: dict[int, list[int]] = {}
+    for i in range(len(examples)):
+        units.setdefault(root(i), []).append(i)
+    return list(units.values())
+
+
+def _assign(
+    counts: Int64[np.ndarray, "unit stratum"],
+    shares: Shaped[np.ndarray, " part"],
+    generator: np.random.Generator,
+) -> Int64[np.ndarray, " unit"]:
+    """Return the part of each unit.
+
+    First every part gets one small unit of each stratum that it has not yet, the rarest first.
+    Then the others are given out, the largest first: each to the part that lacks most of it.
+    """
+    total = np.maximum(counts.sum(0), 1)
+    weights, wanted = counts / total, np.repeat(shares[:, None], counts.shape[1], axis=1)
+    order = generator.permutation(len(counts))
+    order = order[np.argsort(-counts[order].sum(1), kind="stable")]
+    part_of = np.full(len(counts), -1, dtype=np.int64)
+    for stratum in np.argsort((counts > 0).sum(0), kind="stable"):
+        for part in range(len(shares) - 1, -1, -1):
+            if (counts[part_of == part, stratum] > 0).any():
+                continue
+            free = [unit for unit in order if part_of[unit] < 0 and counts[unit, stratum] > 0]
+            if free:
+                part_of[free[-1]] = part
+                wanted[part] -= weights[free[-1]]
+    for unit in order[part_of[order] < 0]:
+        part = int(np.argmax(wanted @ weights[unit]))
+        part_of[unit] = part
+        wanted[part] -= weights[unit]
+    return part_of
+
+
+def _require_every_class(
+    strata: Int64[np.ndarray, "image stratum"], parts: Sequence[Tensor], classes: Sequence[str]
+) -> None:
+    for part in parts:
+        missing = np.flatnonzero(strata[part.numpy()].sum(0) == 0).tolist()
+        require(
+            not missing,
+            f"the groups cannot be split so that every split has class "
+            f"{classes[missing[0]] if missing else ''!r}; state the splits yourself.",
+        )

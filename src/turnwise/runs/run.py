@@ -2,6 +2,7 @@
 
     recipe.yaml            the recipe with every default filled in
     environment.json       versions, machine, command, and hashes of the data
+    skipped.csv            files of the data set that were left out, and why, if there are any
     metrics.csv            one row per epoch; `tensorboard/` holds the same for TensorBoard
     checkpoints/           best.ckpt (by validation) and last.ckpt, for Lightning to resume
     model/                 the best weights as a model folder (models/storage.py)
@@ -13,6 +14,7 @@ No other module knows these names.
 
 import csv
 import hashlib
+import io
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +29,7 @@ from torch import nn
 
 import turnwise
 from turnwise.data import Dataset, entry, load_dataset
-from turnwise.data.storage import expand_home
+from turnwise.data.sources import own_path, own_reader
 from turnwise.errors import InputError, UnfinishedRunError, require, require_known
 from turnwise.files import cannot_write, write_atomic, write_json
 from turnwise.models.storage import CONFIG as MODEL_CONFIG
@@ -37,6 +39,7 @@ from turnwise.parsing import read_json
 from turnwise.training.recipe import Recipe, read_recipe
 from turnwise.training.trainer import TrainingFiles
 
+SKIPPED = "skipped.csv"
 RECIPE, ENVIRONMENT, METRICS, LOGS = "recipe.yaml", "environment.json", "metrics.csv", "tensorboard"
 CHECKPOINTS, CHECKPOINT = "checkpoints", "{}.ckpt"
 EVALUATION, ELSEWHERE = "test.json", "elsewhere"
@@ -97,6 +100,11 @@ class Run:
         write_atomic(self.recipe_file, recipe.yaml().encode())
 
     @property
+    def skipped_file(self) -> Path:
+        """The list of files that were left out; it exists if there are any."""
+        return self.path / SKIPPED
+
+    @property
     def environment(self) -> dict[str, Any]:
         """What the run was started with: versions, machine, command and data set."""
         return _read_json(self.path / ENVIRONMENT, "without it the run is not complete")
@@ -144,8 +152,13 @@ class Run:
                 return run
 
     def start(self, recipe: Recipe, dataset: Dataset, command: str) -> None:
-        """Write the recipe and the environment, before training starts."""
+        """Write the recipe, the environment and the list of skipped files."""
         self.write_recipe(recipe)
+        if dataset.skipped:
+            rows = [("file", "reason"), *((s.file, s.reason) for s in dataset.skipped)]
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows(rows)
+            write_atomic(self.skipped_file, text.getvalue().encode())
         self.write_environment(
             {
                 "command": command,
@@ -159,6 +172,7 @@ class Run:
                     "provenance": dataset.provenance,
                     "classes": dataset.classes,
                     "sha256": dataset.digests(),
+                    "groups": dataset.group_counts(),
                 },
             }
         )
@@ -246,12 +260,14 @@ class Run:
         """Return where the evaluation is stored: on the run's own data set, or on `data`."""
         if data is None:
             return self.path / EVALUATION
-        if not data.startswith("folder:"):
+        kind = own_reader(data)
+        if kind is None:
             entry(data)  # an unknown name raises and suggests the nearest one
             return self.path / ELSEWHERE / data / EVALUATION
-        path = expand_home(data.removeprefix("folder:"), data).resolve()
+        path = own_path(data).resolve()
         mark = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
-        return self.path / ELSEWHERE / f"folder_{path.name}_{mark}" / EVALUATION
+        before = kind.removesuffix("s")  # folder, manifest
+        return self.path / ELSEWHERE / f"{before}_{path.name}_{mark}" / EVALUATION
 
     def evaluation(self, data: str | None = None) -> dict[str, Any] | None:
         """Return the stored evaluation of the present weights, None if there is none."""
@@ -324,6 +340,7 @@ def load_recipe_data(recipe: Recipe, data_dir: str | Path | None) -> Dataset:
     return load_dataset(
         part.name, data_dir=data_dir, image_size=part.image_size, channels=part.channels,
         crop=part.crop, val_fraction=part.val_fraction, fraction=part.fraction,
+        reading=part.reading,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from turnwise.data import Dataset
+from turnwise.data.sources import with_full_path
 from turnwise.data.storage import expand_home
 from turnwise.errors import InputError, require
 from turnwise.files import cannot_write
@@ -108,15 +109,12 @@ def _with_fill(recipe: Recipe, dataset: Dataset) -> Recipe:
 
 
 def _with_full_paths(recipe: Recipe) -> Recipe:
-    """Store image folders and initial weights by full path, so that the run finds them later."""
-    name, weights = recipe.data.name, recipe.model.options.get("weights")
+    """Store own images and initial weights by full path, so that the run finds them later."""
+    weights = recipe.model.options.get("weights")
     if weights and Path(weights).exists():
         options = recipe.model.options | {"weights": str(Path(weights).resolve())}
         recipe = replace(recipe, model=replace(recipe.model, options=options))
-    if not name.startswith("folder:"):
-        return recipe
-    path = Path(name.removeprefix("folder:")).expanduser().resolve()
-    return replace(recipe, data=replace(recipe.data, name=f"folder:{path}"))
+    return replace(recipe, data=replace(recipe.data, name=with_full_path(recipe.data.name)))
 
 
 def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: bool) -> None:

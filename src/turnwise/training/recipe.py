@@ -11,13 +11,14 @@ An unknown key is an error that suggests the right one; `key=value` overrides an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from turnwise.data.augment import Augmentation, with_policy
+from turnwise.data.reading import Reading
 from turnwise.errors import InputError, require, require_known, shown
 from turnwise.geometry.warps import AUTO, FILLS
 from turnwise.options import Options, from_plain, option, parse_value, to_plain
@@ -39,11 +40,11 @@ class ModelPart(Options):
     options: dict[str, Any] = option(dict, "the model's own options")
 
 
-@dataclass(frozen=True)
-class DataPart(Options):
-    """The data set, and how its images are prepared."""
+@dataclass(frozen=True, kw_only=True)
+class DataPart(Reading):
+    """The data set, how images of one's own are read, and how all are prepared."""
 
-    name: str = option(help="one of `turnwise datasets`, or folder:PATH")
+    name: str = option(help="one of `turnwise datasets`, folder:PATH, or a .csv, .parquet or .npz")
     image_size: int | None = option(
         None, "side in pixels to resample to", at_least=1, at_most=16384
     )
@@ -55,6 +56,10 @@ class DataPart(Options):
         AUTO, "what rotated images show outside their borders", choices=(AUTO, *FILLS)
     )
     augment: Augmentation = option(Augmentation, "random transformations of training images")
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(**{f.name: getattr(self, f.name) for f in fields(Reading)})
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def test_grey_and_colour_come_back_exactly(tmp_path, grey, colour, suffix):
         expected = torch.from_numpy(pixels)
         expected = expected[None] if expected.ndim == 2 else expected.permute(2, 0, 1)
         assert torch.equal(decode(path), expected)
-        assert describe(path) == (6, 9, pixels.ndim == 3)
+        assert describe(path) == (6, 9, pixels.ndim == 3, 8)
 
 
 def test_jpeg_is_close(tmp_path):
@@ -44,7 +44,7 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path, suffix):
     deep = np.array([[0, 128, 257], [32896, 65278, 65535]], np.uint16)
     Image.fromarray(deep).save(tmp_path / f"x{suffix}")
     assert decode(tmp_path / f"x{suffix}").tolist() == [[[0, 0, 1], [128, 254, 255]]]
-    assert describe(tmp_path / f"x{suffix}") == (2, 3, False)
+    assert describe(tmp_path / f"x{suffix}") == (2, 3, False, 16)
 
 
 def deep_png(path, values, colour=False):
@@ -96,7 +96,7 @@ def test_palettes(tmp_path, colour):
     assert torch.equal(decode(tmp_path / "c.png"), expected)
     Image.new("L", (4, 4), 77).convert("P").save(tmp_path / "g.png")
     assert decode(tmp_path / "g.png").tolist() == [[[77] * 4] * 4]
-    assert describe(tmp_path / "c.png")[2] and not describe(tmp_path / "g.png")[2]
+    assert describe(tmp_path / "c.png").colour and not describe(tmp_path / "g.png").colour
 
 
 def test_transparent_parts_are_black(tmp_path):

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 from numpy.typing import NDArray
+from torch import Tensor
 
 from turnwise.data.catalogue import Entry
 from turnwise.data.dataset import Examples
@@ -95,3 +97,19 @@ def to_examples(
     pixels = torch.from_numpy(np.require(images, requirements=["C", "W"]))
     pixels = pixels.unsqueeze(1) if channels == 1 else pixels.permute(0, 3, 1, 2).contiguous()
     return Examples(pixels, torch.from_numpy(labels.reshape(-1).astype(np.int64)))
+
+
+def to_pixels(images: NDArray[Any], path: Path) -> UInt8[Tensor, "image channel row col"]:
+    """Check and convert images of shape (n, rows, cols), or with 1 or 3 channels in the end."""
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape:
+        raise damaged(
+            path,
+            "images must be uint8 of shape (n, rows, cols) or (n, rows, cols, 3), got "
+            f"{images.dtype} of {images.shape}",
+        )
+    if images.shape[3] not in (1, 3):
+        raise damaged(path, f"images must have 1 or 3 channels, got {images.shape[3]}")
+    pixels = torch.from_numpy(np.require(images, requirements=["C", "W"]))
+    return pixels.permute(0, 3, 1, 2).contiguous()

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,14 +40,25 @@ def image_files_below(folder: Path) -> list[Path]:
 
 
 @contextmanager
+def no_pillow_warnings() -> Iterator[None]:
+    """Ignore warnings about odd metadata, which do no harm.
+
+    Warning filters belong to the process: enter this once around the threads that decode.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
 def _open(path: Path) -> Iterator[Image.Image]:
     """Open the file as a Pillow image; any failure becomes an `InputError` of one sentence."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata does no harm
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as image:
-                yield image
+        with Image.open(path, formats=FORMATS) as image:
+            most = Image.MAX_IMAGE_PIXELS
+            if most is not None and image.width * image.height > most:
+                raise Image.DecompressionBombError
+            yield image
     except FileNotFoundError:
         raise InputError(f"there is no image {path}; give the path of a {KINDS}.") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -72,11 +84,20 @@ def _has_colour(image: Image.Image) -> bool:
     return image.mode not in _GREY
 
 
-def describe(path: Path) -> tuple[int, int, bool]:
-    """Return rows, cols and whether there is colour, decoding pixels only for palettes."""
+class FileInfo(NamedTuple):
+    """What the header of an image file says."""
+
+    rows: int
+    cols: int
+    colour: bool
+    bits: int  # per channel
+
+
+def describe(path: Path) -> FileInfo:
+    """Read the header, and the pixels of images with a palette alone."""
     with _open(path) as image:
         cols, rows = image.size
-        return rows, cols, _has_colour(image)
+        return FileInfo(rows, cols, _has_colour(image), _bits_per_channel(image, path))
 
 
 def _scale_deep_grey(image: Image.Image, path: Path) -> NDArray[np.uint8]:
@@ -122,7 +143,7 @@ def warn_about_bit_depth(paths: Sequence[Path]) -> None:
     """
     deep, brightest = 0, 0
     for path in paths:
-        if brightest <= _QUARTER and _bits_per_channel(path) > 8:
+        if brightest <= _QUARTER and describe(path).bits > 8:
             deep += 1
             brightest = max(brightest, int(decode(path).max()))
     if 0 < brightest <= _QUARTER:
@@ -134,15 +155,14 @@ def warn_about_bit_depth(paths: Sequence[Path]) -> None:
         )
 
 
-def _bits_per_channel(path: Path) -> int:
+def _bits_per_channel(image: Image.Image, path: Path) -> int:
     """Return the bits stored in the file; Pillow decodes colour to 8."""
-    with _open(path) as image:
-        if image.format == "PNG":
-            with path.open("rb") as file:
-                return file.read(25)[24]  # the header always comes first
-        if image.format == "TIFF":
-            return max(image.tag_v2.get(258, (8,)))  # type: ignore[attr-defined]
-        return 8
+    if image.format == "PNG":
+        with path.open("rb") as file:
+            return file.read(25)[24]  # the header always comes first
+    if image.format == "TIFF":
+        return max(image.tag_v2.get(258, (8,)))  # type: ignore[attr-defined]
+    return 8
 
 
 def read_image(
@@ -153,4 +173,5 @@ def read_image(
     Without `image_size` and `channels` the pixels are those of the file.
     """
     check_image_options(image_size, channels, None)
-    return fit_images(decode(Path(path)).unsqueeze(0), image_size, channels, None)[0]
+    with no_pillow_warnings():
+        return fit_images(decode(Path(path)).unsqueeze(0), image_size, channels, None)[0]
