@@ -18,7 +18,7 @@ from turnwise.files import to_json_value
 from turnwise.models import create_model, save
 from turnwise.runs import Run
 from turnwise.runs import run as module
-from turnwise.runs.run import find_runs, load_recipe_data
+from turnwise.runs.run import load_recipe_data
 from turnwise.training.recipe import make_recipe
 
 SOURCE = Path(turnwise.__file__).parent
@@ -272,35 +272,3 @@ def test_the_certificate_is_read_as_it_was_written(run):
 
 
 # Finding runs
-
-
-def paths_below(folder):
-    return [run.path for run in find_runs(folder)]
-
-
-def test_runs_are_found_at_any_depth_by_name(run, tmp_path):
-    (tmp_path / "also" / "deep").mkdir(parents=True)
-    (tmp_path / "also" / "deep" / module.RECIPE).touch()
-    assert paths_below(tmp_path) == [tmp_path / "also" / "deep", run.path]
-    assert paths_below(run.path) == [run.path]
-
-
-def test_links_are_followed_and_each_run_is_found_once(run, tmp_path):
-    logs = tmp_path / "logs"
-    (logs / "b" / "version_0").mkdir(parents=True)
-    (logs / "b" / "version_0" / module.RECIPE).touch()
-    (tmp_path / "other").mkdir()
-    run.path.rename(tmp_path / "other" / "run")
-    (logs / "a").symlink_to(tmp_path / "other")
-    (logs / "latest").symlink_to(logs / "b" / "version_0")
-    (logs / "b" / "circle").symlink_to(logs)
-    (logs / "gone").symlink_to(tmp_path / "nowhere")
-    assert paths_below(logs) == [logs / "a" / "run", logs / "b" / "version_0"]
-    assert paths_below(logs / "latest") == [logs / "latest"]
-
-
-def test_a_folder_without_runs_is_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no run in"):
-        find_runs(tmp_path)
-    with pytest.raises(InputError, match="is not a folder"):
-        find_runs(tmp_path / "nowhere")

@@ -72,7 +72,8 @@ def _test_many(args: argparse.Namespace) -> int:
 
     from turnwise.evaluation.evaluate import failed_row, run_row, write_run_table
     from turnwise.reports.tables import UNDEFINED, format_percent, text_table
-    from turnwise.runs.run import Run, find_runs
+    from turnwise.runs.find import find_runs
+    from turnwise.runs.run import Run
 
     chosen_device(args.device)  # raises once, not for each run
     Run(args.run).evaluation_file(args.data)
