@@ -3,20 +3,17 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
-import torchmetrics.functional.classification as torchmetrics_scores
 
+from turnwise.data.targets import make_kind
 from turnwise.errors import InputError
 from turnwise.evaluation.metrics import (
-    _auc_draws,
-    _confusion_draws,
-    _ranking,
-    _weighted_auc,
     classification_scores,
     confusion_matrix,
-    per_class_scores,
+    group_scores,
+    score_draws,
+    score_intervals,
     scores_by_view,
 )
 
@@ -74,51 +71,6 @@ def test_auc_of_two_classes_ranks_the_second():
     assert classification_scores(probabilities, labels)["auc"].value == pytest.approx(expected)
 
 
-def test_the_weighted_auc_is_the_auc_of_a_real_resample():
-    """An image drawn twice has weight two; torchmetrics on the drawn images agrees."""
-    probabilities, labels = predictions(images=60)
-    draws = torch.randint(60, (20, 60))
-    weights = torch.stack([torch.bincount(draw, minlength=60) for draw in draws]).double()
-    area = _weighted_auc(weights, _ranking(probabilities[:, 1], labels == 1))
-    for draw, found in zip(draws, area, strict=True):
-        target = (labels[draw] == 1).long()
-        expected = torchmetrics_scores.binary_auroc(probabilities[draw, 1], target)
-        assert float(found) == pytest.approx(float(expected), abs=1e-6)
-
-
-def test_drawing_cells_is_drawing_images():
-    """Scores of the confusion matrix have the same distribution over draws of cells and of images.
-
-    The first class is favoured, so that recall and precision differ.
-    """
-    probabilities, labels = predictions(images=80, ties=False)
-    probabilities = probabilities * torch.tensor([1.0, 0.4, 0.4])
-    confusion = confusion_matrix(probabilities, labels, 3)
-    found = _confusion_draws(confusion, 4000, np.random.default_rng(0))
-    expected = []
-    for _ in range(400):
-        draw = torch.randint(80, (80,))
-        scores = classification_scores(probabilities[draw], labels[draw], resamples=1)
-        expected.append([scores[n].value for n in ("accuracy", "balanced_accuracy", "macro_f1")])
-    by_images = torch.tensor(expected, dtype=torch.float64)
-    torch.testing.assert_close(found.mean(1), by_images.mean(0), atol=0.01, rtol=0)
-    torch.testing.assert_close(found.std(1), by_images.std(0), atol=0, rtol=0.15)
-
-
-def test_intervals_contain_the_true_value_as_often_as_their_level():
-    """A classifier that is right with probability 0.8: of 300 intervals about 95 % contain 0.8."""
-    contained = 0
-    for seed in range(300):
-        right = torch.rand(200) < 0.8
-        labels = torch.randint(2, (200,))
-        probabilities = certain(torch.where(right, labels, 1 - labels).tolist(), 2)
-        confusion = confusion_matrix(probabilities, labels, 2)
-        draws = _confusion_draws(confusion, 300, np.random.default_rng(seed))[0]
-        low, high = draws.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-        contained += low <= 0.8 <= high
-    assert 0.90 <= contained / 300 <= 0.99
-
-
 def test_the_interval_of_the_auc_contains_the_true_value():
     """Normal scores one apart have AUC Φ(1/√2) = 0.7602."""
     contained = 0
@@ -145,14 +97,6 @@ def test_the_seed_decides_the_interval():
     torch.rand(5)  # the global state must not matter
     assert classification_scores(probabilities, labels, seed=1) == first
     assert classification_scores(probabilities, labels, seed=2) != first
-
-
-def test_chunks_omit_no_draw(monkeypatch):
-    monkeypatch.setattr("turnwise.evaluation.metrics.ENTRIES_AT_ONCE", 100)
-    probabilities, labels = predictions(images=40)
-    draws = _auc_draws(probabilities, labels, 7, torch.Generator().manual_seed(0))
-    assert draws.shape == (1, 7)
-    assert draws.unique().numel() > 1
 
 
 def test_a_class_without_labels_is_left_out():
@@ -189,17 +133,6 @@ def test_the_confusion_matrix_has_a_row_for_each_label():
     assert confusion.tolist() == [[1, 2], [0, 0]]
 
 
-def test_scores_of_each_class():
-    """Two cats, one predicted as a dog; one dog, predicted as one; no emu, none predicted."""
-    labels = torch.tensor([0, 0, 1])
-    cat, dog, emu = per_class_scores(certain([0, 1, 1], 3), labels, ["cat", "dog", "emu"])
-    assert (cat.name, cat.count, cat.recall, cat.precision) == ("cat", 2, 0.5, 1.0)
-    assert cat.f1 == pytest.approx(2 / 3)
-    assert (dog.count, dog.recall, dog.precision) == (1, 1.0, 0.5)
-    assert emu.count == 0
-    assert math.isnan(emu.recall) and math.isnan(emu.precision) and math.isnan(emu.f1)
-
-
 def test_invalid_probabilities_and_labels_are_refused():
     probabilities, labels = predictions()
     with pytest.raises(InputError, match=r"between 0 and 1; apply softmax"):
@@ -213,15 +146,88 @@ def test_invalid_probabilities_and_labels_are_refused():
     with pytest.raises(InputError, match=r"level = 95\.0 must lie between 0 and 1"):
         classification_scores(probabilities, labels, level=95.0)
     with pytest.raises(InputError, match=r"of 3 classes and 2 classes are named"):
-        per_class_scores(probabilities, labels, ["a", "b"])
+        confusion_matrix(probabilities, labels, 2)
 
 
 def test_scores_by_view_are_those_of_each_view():
-    torch.manual_seed(0)
-    labels = torch.randint(0, 3, (40,))
+    kind, labels = make_kind("class", ("a", "b", "c")), torch.randint(0, 3, (40,))
     views = torch.rand(4, 40, 3).softmax(dim=-1)
     alone = [classification_scores(view, labels, resamples=1) for view in views]
-    for name, found in scores_by_view(views, labels).items():
+    for name, found in scores_by_view(kind, views, labels).items():
         values = [scores[name].value for scores in alone]
-        assert found["least"] == min(values) < max(values)
+        assert found["least"] == pytest.approx(min(values))
+        assert found["least"] < max(values)
         assert found["mean"] == pytest.approx(sum(values) / 4)
+
+
+def test_the_worst_error_over_views_is_the_largest():
+    kind, targets = make_kind("number", ("length",)), torch.zeros(5, 1)
+    views = torch.tensor([1.0, 3.0])[:, None, None].expand(2, 5, 1)
+    assert scores_by_view(kind, views, targets)["mae"] == {"mean": 2.0, "least": 3.0}
+
+
+def test_a_draw_is_a_resample_of_images():
+    """Scored directly, real resamples have the same distribution."""
+    probabilities, labels = predictions(images=80, ties=False)
+    probabilities = probabilities * torch.tensor([1.0, 0.4, 0.4])
+    kind = make_kind("class", ("a", "b", "c"))
+    found = score_draws(kind, kind.measure(probabilities, labels), (), 2000, 0)
+    expected = []
+    for _ in range(300):
+        draw = torch.randint(80, (80,))
+        expected.append(kind.point_scores(kind.measure(probabilities[draw], labels[draw])))
+    for name, draws in found.items():
+        by_images = torch.tensor([scores[name] for scores in expected], dtype=torch.float64)
+        assert float(draws.mean()) == pytest.approx(float(by_images.mean()), abs=0.01)
+        assert float(draws.std()) == pytest.approx(float(by_images.std()), rel=0.2)
+
+
+def test_chunks_omit_no_draw(monkeypatch):
+    monkeypatch.setattr("turnwise.evaluation.metrics.ENTRIES_AT_ONCE", 100)
+    kind = make_kind("class", ("a", "b", "c"))
+    draws = score_draws(kind, kind.measure(*predictions(images=40)), (), 7, 0)["auc"]
+    assert draws.shape == (7,)
+    assert draws.unique().numel() > 1
+
+
+@pytest.mark.parametrize(("by_group", "covered"), [(True, (0.88, 0.99)), (False, (0.2, 0.65))])
+def test_images_of_a_group_are_resampled_together(by_group, covered):
+    """Twenty patients with ten images each, all right or all wrong; the truth is 0.8.
+
+    Resampled by group, the intervals contain it about as often as their level; by image they do
+    not, because they take 200 images for 200 independent ones.
+    """
+    kind, contained = make_kind("class", ("a", "b")), 0
+    groups = tuple(str(patient) for patient in range(20) for _ in range(10))
+    for seed in range(150):
+        right = (torch.rand(20) < 0.8).repeat_interleave(10)
+        labels = torch.randint(2, (200,))
+        measured = kind.measure(certain(torch.where(right, labels, 1 - labels).tolist(), 2), labels)
+        given = groups if by_group else ()
+        found = score_intervals(kind, measured, given, resamples=200, seed=seed)["accuracy"]
+        contained += found.low <= 0.8 <= found.high
+    assert covered[0] <= contained / 150 <= covered[1]
+
+
+def test_the_prediction_of_a_group_is_the_mean_of_its_images():
+    """Patient a: one image right by much, two wrong by little; the mean is right."""
+    probabilities = torch.tensor([[0.1, 0.9], [0.6, 0.4], [0.6, 0.4], [0.8, 0.2], [0.3, 0.7]])
+    labels = torch.tensor([1, 1, 1, 0, 0])
+    found = group_scores(make_kind("class", ("no", "yes")), probabilities, labels, "aaabc")
+    assert (found["count"], found["mixed"]) == (3, 0)
+    assert found["scores"]["accuracy"]["value"] == pytest.approx(2 / 3)
+
+
+def test_groups_of_several_classes_are_counted_and_left_out():
+    kind, probabilities = make_kind("class", ("no", "yes")), certain([0, 1, 1, 0], 2)
+    found = group_scores(kind, probabilities, torch.tensor([0, 1, 1, 1]), "aabc")
+    assert (found["count"], found["mixed"]) == (3, 1)
+    assert found["scores"]["accuracy"]["value"] == 0.5
+    everyone = group_scores(kind, probabilities, torch.tensor([0, 1, 1, 1]), "aaaa")
+    assert everyone == {"count": 1, "mixed": 1, "scores": {}}
+
+
+def test_the_number_of_a_group_is_the_mean_of_its_images():
+    kind, numbers = make_kind("number", ("size",)), torch.tensor([[1.0], [3.0], [5.0]])
+    found = group_scores(kind, numbers, torch.tensor([[2.0], [4.0], [5.0]]), "aab")
+    assert found["scores"]["mae"]["value"] == pytest.approx(0.5)

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from turnwise.data import Examples
+from turnwise.data.targets import make_kind
 from turnwise.errors import InputError
 from turnwise.evaluation.shifts import predict_shifted
 from turnwise.evaluation.transformations import predict_over_group
 from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup
 from turnwise.inference import Predictor
-from turnwise.inference.predictor import device_of, full_precision, probabilities_of
+from turnwise.inference.predictor import device_of, full_precision
 from turnwise.models import create_model
 
 BACKENDS = (torch.backends.cudnn, torch.backends.cuda.matmul)
@@ -211,7 +212,7 @@ def test_a_model_may_write_on_its_input(images):
 
 
 def test_one_logit_is_the_log_odds_of_the_second_class():
-    found = probabilities_of(torch.tensor([[0.0], [100.0]]))
+    found = make_kind("class").predict(torch.tensor([[0.0], [100.0]]))
     assert torch.allclose(found, torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
 
 

@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
+from turnwise.data.targets import TargetKind, known_kinds, make_kind
 from turnwise.errors import InputError, require_known
 
 SPLITS = ("train", "val", "test")
@@ -36,23 +37,13 @@ Images = UInt8[Tensor, "image channel row col"]
 Targets = Shaped[Tensor, "image *target"]
 Labels = Int64[Tensor, " image"]
 
-# the type and the number of axes of the targets of each kind
-_FORMS = {
-    "class": (torch.int64, 1),
-    "ordinal": (torch.int64, 1),
-    "multilabel": (torch.float32, 2),
-    "number": (torch.float32, 2),
-    "mask": (torch.uint8, 3),
-}
-TARGETS = tuple(_FORMS)
-
 
 @dataclass(frozen=True)
 class Target:
     """What a model predicts for an image.
 
     Attributes:
-        kind: one of "class", "ordinal", "multilabel", "number", "mask".
+        kind: one of "class", "ordinal", "multilabel", "number", "mask", or of `data/targets/`.
         names: the classes, labels or columns of numbers, in the order of the model's outputs.
         unit: of numbers, such as "mm"; empty if there is none.
 
@@ -65,7 +56,7 @@ class Target:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        require_known(self.kind, TARGETS, "kind of target")
+        require_known(self.kind, known_kinds(), "kind of target")
 
     @property
     def has_classes(self) -> bool:
@@ -74,9 +65,7 @@ class Target:
 
     def accepts(self, targets: Tensor) -> bool:
         """Return whether the targets have the type and the shape of this kind."""
-        dtype, axes = _FORMS[self.kind]
-        columns = axes != 2 or targets.shape[-1] == len(self.names)
-        return targets.dtype == dtype and targets.ndim == axes and columns
+        return make_kind(self.kind, self.names, self.unit).accepts(targets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +173,12 @@ class Dataset:
     def classes(self) -> tuple[str, ...]:
         """The names of the model's outputs: classes, labels or columns of numbers."""
         return self.target.names
+
+    @property
+    def target_kind(self) -> TargetKind:
+        """The kind of target, fitted to the training targets."""
+        target = self.target
+        return make_kind(target.kind, target.names, target.unit).fit(self.train.targets)
 
     @property
     def channels(self) -> int:

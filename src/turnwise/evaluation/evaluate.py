@@ -1,4 +1,4 @@
-"""Evaluate classifiers and runs on a test split, and write a table of runs.
+"""Evaluate models and runs on a test split, and write a table of runs.
 
 Paper:    the program of Horn et al. 2021 writes such a table, `test_recursive`.
 Departs:  a single run is a table of one row, not of two columns.  A run that cannot be tested has a
@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from turnwise.data import Dataset, Examples
+from turnwise.data.targets import TargetKind, make_kind, read_kind
 from turnwise.errors import InputError, require
 from turnwise.evaluation.metrics import (
     Interval,
-    classification_scores,
-    per_class_scores,
+    group_scores,
+    score_intervals,
     scores_by_view,
 )
 from turnwise.evaluation.transformations import (
@@ -56,42 +57,64 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return all figures as plain values, ready for JSON.
 
-    scores                upright: accuracy, balanced accuracy, macro F1, AUC, with 95 % intervals
-    classes               count, recall, precision and F1 of each class
-    angles                accuracy at each of `angles` equal steps over 360°, and the fill mode of
-                          the corners (`geometry.warps`; "auto" is inferred from the images)
-    corner_control        accuracy with corners filled as by a rotation of 45°, but not rotated:
-                          what this loses, the model loses to the corners
+    target                the kind of target, with what was chosen on validation
+    scores                upright, with 95 % intervals; groups are resampled where they are known
+    classes               figures of each class, label or column of numbers
+    confusion             for classes: images by class (rows) and decision (columns)
+    calibration           for probabilities: expected calibration error, reliability diagram
+    groups                where groups are known: scores of the mean prediction of each group
+    angles                the scores at each of `angles` equal steps over 360°, the name of the main
+                          one, and the fill mode of the corners ("auto" is inferred from the images)
+    corner_control        the scores with corners filled as by a rotation of 45°, but not rotated:
+                          what these lose, the model loses to the corners
     orbit_scores          each score over the exact elements of the group: mean and minimum
     orbit_agreement       share of images with one prediction over the exact group elements
     rotation_agreement    share of images with one prediction over all the angles
     """
     predictor, degrees = Predictor(model, batch_size=batch_size), equal_angles(angles)
-    images, labels = examples.images, examples.labels
+    images, targets, kind = examples.images, examples.targets, predictor.kind
+    kind = kind if kind.names else replace(kind, names=tuple(classes))
     fill = choose_fill(fill, images)
     over_group = predict_over_group(predictor, group, images, fill=fill)
     known = by_angle(group, over_group)
     rotated = predict_over_angles(
         predictor, images, degrees, fill=fill, known=known, progress=progress
     )
-    control = predictor.probabilities(images, corner_control(fill).apply)
-    scores = classification_scores(rotated[0], labels, resamples=1000)
+    control = predictor.predictions(images, corner_control(fill).apply)
+    measured = kind.measure(rotated[0], targets)
+    scores = score_intervals(kind, measured, examples.groups)
+    has_classes = "accuracy" in scores
+    over_angles = [kind.point_scores(kind.measure(view, targets)) for view in rotated]
     return {
+        "target": kind.plain(),
         "images": len(examples),
         "group": group.name,
         "scores": {name: asdict(interval) for name, interval in scores.items()},
-        "classes": [asdict(s) for s in per_class_scores(rotated[0], labels, classes)],
+        "classes": kind.details(measured),
+        **kind.summaries(measured),
+        **_by_group(kind, rotated[0], examples),
         "angles": {
-            "degrees": degrees, "fill": fill, "accuracy": accuracy_by_view(rotated, labels),
+            "degrees": degrees,
+            "fill": fill,
+            "score": kind.selection,
+            **{name: [found[name] for found in over_angles] for name in scores},
         },
         "corner_control": {
-            "degrees": CONTROL_ANGLE, "accuracy": accuracy_by_view(control[None], labels)[0],
+            "degrees": CONTROL_ANGLE,
+            **kind.point_scores(kind.measure(control, targets)),
         },
-        "orbit_accuracy": accuracy_by_view(over_group, labels),
-        "orbit_scores": scores_by_view(over_group, labels),
-        "orbit_agreement": agreement(over_group),
-        "rotation_agreement": agreement(rotated),
-    }  # fmt: skip
+        "orbit_scores": scores_by_view(kind, over_group, targets),
+        **({"orbit_accuracy": accuracy_by_view(over_group, targets)} if has_classes else {}),
+        "orbit_agreement": agreement(over_group, kind),
+        "rotation_agreement": agreement(rotated, kind),
+    }
+
+
+def _by_group(kind: TargetKind, predictions: Tensor, examples: Examples) -> dict[str, Any]:
+    """Return the scores by group where groups are known."""
+    if not examples.groups:
+        return {}
+    return {"groups": group_scores(kind, predictions, examples.targets, examples.groups)}
 
 
 def evaluate_run(
@@ -192,16 +215,17 @@ def write_run_table(rows: Sequence[Row], path: str | Path) -> None:
 
 def _tested(run: Run, result: Mapping[str, Any]) -> Row:
     try:
-        rotated = [float(share) for share in result["angles"]["accuracy"]]
-        accuracy = Interval.from_plain(result["scores"]["accuracy"])
+        name, rotated = main_score_by_angle(result)
+        upright = Interval.from_plain(result["scores"][name])
+        worst = max if name in evaluated_kind(result).falling else min
         return {
             "test_data": result["data"],
-            "test_accuracy": accuracy.value,
-            "test_accuracy_low": accuracy.low,
-            "test_accuracy_high": accuracy.high,
+            f"test_{name}": upright.value,
+            f"test_{name}_low": upright.low,
+            f"test_{name}_high": upright.high,
             "test_fill": fill_of(result),
-            "test_accuracy_worst_angle": min(rotated),
-            "test_accuracy_mean_angle": sum(rotated) / len(rotated),
+            f"test_{name}_worst_angle": worst(rotated),
+            f"test_{name}_mean_angle": sum(rotated) / len(rotated),
             "test_orbit_agreement": result["orbit_agreement"],
             "times_evaluated": result["times_evaluated"],
         }
@@ -212,6 +236,20 @@ def _tested(run: Run, result: Mapping[str, Any]) -> Row:
 def fill_of(result: Mapping[str, Any]) -> str:
     """Return the fill mode of an evaluation; before 0.3 it was always "zeros"."""
     return str(result["angles"].get("fill", "zeros"))
+
+
+def main_score_by_angle(result: Mapping[str, Any]) -> tuple[str, list[float]]:
+    """Return the name of the main score of an evaluation, and its value at every angle."""
+    angles = result["angles"]
+    name = str(angles.get("score", "accuracy"))
+    return name, [float(value) for value in angles[name]]
+
+
+def evaluated_kind(result: Mapping[str, Any]) -> TargetKind:
+    """Return the kind of target of an evaluation; before 0.3 it was always one of classes."""
+    if "target" in result:
+        return read_kind(result["target"])
+    return make_kind("class", tuple(row["name"] for row in result["classes"]))
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Row:

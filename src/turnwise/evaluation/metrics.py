@@ -1,27 +1,26 @@
-"""Metrics of a classifier, with confidence intervals.
+"""Scores with confidence intervals, upright, over views of the images, and by group.
 
-Point values come from torchmetrics.  Intervals are bootstrap percentiles: the test images are
-resampled with replacement, and each resample is scored.  Accuracy, balanced accuracy and F1 depend
-only on the confusion matrix, whose cells are multinomial under resampling; so we draw the cells,
-which is exact and fast.  For the AUC the images themselves are drawn, and each draw is a weighted
-rank statistic of one sorted list.
+What a score is belongs to the kind of target (`data/targets/`).  Intervals are bootstrap
+percentiles: images, or groups of images where groups are known, are drawn with replacement, and
+each draw is scored.  Images of one patient are alike, so drawing them on their own would make the
+interval too narrow.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-import numpy as np
 import torch
-import torchmetrics.functional.classification as scores
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from turnwise.data.targets import TargetKind, make_kind
+from turnwise.data.targets.kind import Measured, Predictions, Targets
 from turnwise.errors import require
 
 Probabilities = Float[Tensor, "image class"]
 Labels = Int64[Tensor, " image"]
-Draws = Float64[Tensor, "score draw"]
+LEVEL, RESAMPLES = 0.95, 1000
 ENTRIES_AT_ONCE = 1 << 20  # draws are made in chunks of about this many numbers, to bound memory
 
 
@@ -39,68 +38,100 @@ class Interval:
         return cls(*(float(plain[key]) for key in ("value", "low", "high")))
 
 
-@dataclass(frozen=True)
-class ClassScore:
-    """The scores of one class; a quotient 0/0 (no such label, or never predicted) is NaN."""
+def score_intervals(
+    kind: TargetKind,
+    measured: Measured,
+    groups: Sequence[str] = (),
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Return every score of the kind with its confidence interval.
 
-    name: str
-    count: int
-    recall: float
-    precision: float
-    f1: float
+    `groups` has the group of each image, or is empty if groups are not known.
+    """
+    require(0 < level < 1, f"level = {level} must lie between 0 and 1; try 0.95.")
+    require(resamples >= 1, f"resamples = {resamples} must be positive; try 1000.")
+    values = kind.point_scores(measured)
+    draws = score_draws(kind, measured, groups, resamples, seed)
+    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    found = {}
+    for name, value in values.items():
+        low, high = draws[name].nanquantile(ends).tolist()
+        found[name] = Interval(value, low, high)
+    return found
+
+
+def score_draws(
+    kind: TargetKind, measured: Measured, groups: Sequence[str], resamples: int, seed: int
+) -> dict[str, Float64[Tensor, " draw"]]:
+    """Return every score of each draw of images, or of groups of images."""
+    images = len(next(iter(measured.values())))
+    unit = _unit_of_images(groups) if groups else torch.arange(images)
+    units = int(unit.max()) + 1
+    generator = torch.Generator().manual_seed(seed)
+    most = max(1, ENTRIES_AT_ONCE // images)
+    sizes = [most] * (resamples // most) + [resamples % most] * (resamples % most > 0)
+    chunks = []
+    for size in sizes:
+        chosen = torch.randint(units, (size, units), generator=generator)
+        chosen += units * torch.arange(size)[:, None]
+        counts = torch.bincount(chosen.flatten(), minlength=size * units).view(size, units)
+        chunks.append(kind.scores(measured, counts[:, unit].double()))
+    return {name: torch.cat([chunk[name] for chunk in chunks]).double() for name in chunks[0]}
+
+
+def group_scores(
+    kind: TargetKind, predictions: Predictions, targets: Targets, groups: Sequence[str]
+) -> dict[str, Any]:
+    """Return the scores of groups, such as patients: each predicts the mean of its images.
+
+    count   the number of groups
+    mixed   groups whose images differ in their target; they are left out
+    scores  of the others, with intervals
+    """
+    unit = _unit_of_images(groups)
+    members = [(unit == number).nonzero()[:, 0] for number in range(int(unit.max()) + 1)]
+    found = [(rows, kind.group_target(targets[rows])) for rows in members]
+    pairs = [(predictions[rows].mean(0), target) for rows, target in found if target is not None]
+    result: dict[str, Any] = {"count": len(members), "mixed": len(members) - len(pairs)}
+    if not pairs:
+        return {**result, "scores": {}}
+    means, wanted = (torch.stack(column) for column in zip(*pairs, strict=True))
+    scores = score_intervals(kind, kind.measure(means, wanted))
+    return {**result, "scores": {name: asdict(interval) for name, interval in scores.items()}}
+
+
+def scores_by_view(
+    kind: TargetKind, predictions: Float[Tensor, "view image *output"], targets: Targets
+) -> dict[str, dict[str, float]]:
+    """Return the mean and the worst of each score over several views of the same images."""
+    found = [kind.point_scores(kind.measure(view, targets)) for view in predictions]
+    of = {name: [scores[name] for scores in found] for name in found[0]}
+    worst = {name: max if name in kind.falling else min for name in of}
+    return {name: {"mean": sum(v) / len(v), "least": worst[name](v)} for name, v in of.items()}
 
 
 def classification_scores(
     probabilities: Probabilities,
     labels: Labels,
+    groups: Sequence[str] = (),
     *,
-    level: float = 0.95,
-    resamples: int = 1000,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Interval]:
     """Return accuracy, balanced_accuracy, macro_f1 and auc, each with its confidence interval.
 
-    Balanced accuracy is the mean recall of the classes that occur among the labels.  F1 is averaged
-    over the classes that occur among labels or predictions.  The AUC is one class against the
-    rest, averaged over the classes that occur (for two classes: the second against the first); it
-    is undefined if all labels are of one class.
+    `data.targets.classes` defines them.  `groups` has the group of each image, if it is known:
+    then groups are resampled, not images.
     """
-    require(0 < level < 1, f"level = {level} must lie between 0 and 1; try 0.95.")
-    require(resamples >= 1, f"resamples = {resamples} must be positive; try 1000.")
     probabilities, labels = _checked(probabilities, labels)
-    confusion = confusion_matrix(probabilities, labels, probabilities.shape[1])
-    draws = torch.cat(
-        [
-            _confusion_draws(confusion, resamples, np.random.default_rng(seed)),
-            _auc_draws(probabilities, labels, resamples, torch.Generator().manual_seed(seed)),
-        ]
-    )
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = draws.nanquantile(ends, dim=1).tolist()
-    values = _point_values(probabilities, labels)
-    return {
-        name: Interval(value, low[i], high[i]) for i, (name, value) in enumerate(values.items())
-    }
-
-
-def scores_by_view(
-    probabilities: Float[Tensor, "view image class"], labels: Labels
-) -> dict[str, dict[str, float]]:
-    """Return the mean and the minimum of each score over several views of the same images."""
-    values = [_point_values(*_checked(view, labels)) for view in probabilities]
-    of = {name: [value[name] for value in values] for name in values[0]}
-    return {name: {"mean": sum(v) / len(v), "least": min(v)} for name, v in of.items()}
-
-
-def per_class_scores(
-    probabilities: Probabilities, labels: Labels, classes: Sequence[str]
-) -> list[ClassScore]:
-    """Return recall, precision and F1 of every class, in the order of `classes`."""
-    confusion = confusion_matrix(probabilities, labels, len(classes)).double()
-    right, label, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
-    recall, precision, f1 = right / label, right / predicted, 2 * right / (label + predicted)
-    columns = (label.long().tolist(), recall.tolist(), precision.tolist(), f1.tolist())
-    return [ClassScore(*row) for row in zip(classes, *columns, strict=True)]
+    names = tuple(str(number) for number in range(probabilities.shape[1]))
+    kind = make_kind("class", names)
+    measured = kind.measure(probabilities, labels)
+    return score_intervals(kind, measured, groups, level=level, resamples=resamples, seed=seed)
 
 
 def confusion_matrix(
@@ -117,6 +148,12 @@ def confusion_matrix(
     return torch.bincount(cells, minlength=classes**2).view(classes, classes)
 
 
+def _unit_of_images(groups: Sequence[str]) -> Int64[Tensor, " image"]:
+    """Return the number of each image's group, in the order in which groups appear."""
+    number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    return torch.tensor([number[group] for group in groups])
+
+
 def _checked(probabilities: Probabilities, labels: Labels) -> tuple[Probabilities, Labels]:
     """Check both; return them on the CPU, the probabilities in at least float32."""
     images, classes = probabilities.shape
@@ -130,110 +167,3 @@ def _checked(probabilities: Probabilities, labels: Labels) -> tuple[Probabilitie
     )
     precise = torch.promote_types(probabilities.dtype, torch.float32)
     return probabilities.detach().to("cpu", precise).clamp(0, 1), labels.cpu()
-
-
-def _point_values(probabilities: Probabilities, labels: Labels) -> dict[str, float]:
-    predicted = probabilities.argmax(1)
-    classes = max(2, probabilities.shape[1])  # torchmetrics needs two
-    present = torch.bincount(labels, minlength=classes) > 0
-    recall = scores.multiclass_recall(predicted, labels, classes, average="none")
-    f1 = scores.multiclass_f1_score(predicted, labels, classes, average="macro")
-    accuracy = scores.multiclass_accuracy(predicted, labels, classes, average="micro")
-    areas = [
-        scores.binary_auroc(probabilities[:, c], (labels == c).long())
-        for c in _ranked_classes(probabilities, labels)
-    ]
-    return {
-        "accuracy": float(accuracy),
-        "balanced_accuracy": float(recall[present].mean()),
-        "macro_f1": float(f1),
-        "auc": min(1.0, float(torch.stack(areas).mean())) if areas else math.nan,
-    }
-
-
-def _ranked_classes(probabilities: Probabilities, labels: Labels) -> list[int]:
-    """Return the classes with an AUC: those that some images have and others have not."""
-    classes = probabilities.shape[1]
-    counts = torch.bincount(labels, minlength=classes).tolist()
-    both = [c for c in range(classes) if 0 < counts[c] < len(labels)]
-    return both[-1:] if classes == 2 else both
-
-
-def _confusion_draws(
-    confusion: Int64[Tensor, "label predicted"], resamples: int, random: np.random.Generator
-) -> Draws:
-    """Return accuracy, balanced accuracy and macro F1 of each resample."""
-    label, predicted = confusion.nonzero(as_tuple=True)
-    counts, classes, images = confusion[label, predicted], len(confusion), int(confusion.sum())
-
-    def by_class(
-        cells: Float64[Tensor, "draw cell"], class_of_cell: Int64[Tensor, " cell"]
-    ) -> Float64[Tensor, "draw class"]:
-        return cells.new_zeros(len(cells), classes).index_add_(1, class_of_cell, cells)
-
-    def scores_of(draws: int) -> Draws:
-        drawn = random.multinomial(images, (counts.double() / images).numpy(), size=draws)
-        cells = torch.from_numpy(drawn).double()  # (draw, cell)
-        right = by_class(cells * (label == predicted), label)
-        recall = right / by_class(cells, label)  # 0/0 is NaN, and left out of the mean
-        f1 = 2 * right / (by_class(cells, label) + by_class(cells, predicted))
-        return torch.stack([right.sum(1) / images, recall.nanmean(1), f1.nanmean(1)])
-
-    return _in_chunks(scores_of, resamples, max(len(counts), classes))
-
-
-def _auc_draws(
-    probabilities: Probabilities, labels: Labels, resamples: int, generator: torch.Generator
-) -> Draws:
-    """Return the AUC of each resample, averaged over the classes that have one in it."""
-    images = len(labels)
-    rankings = [
-        _ranking(probabilities[:, c], labels == c) for c in _ranked_classes(probabilities, labels)
-    ]
-
-    def scores_of(draws: int) -> Draws:
-        chosen = torch.randint(images, (draws, images), generator=generator)
-        chosen += images * torch.arange(draws)[:, None]
-        counts = torch.bincount(chosen.flatten(), minlength=draws * images)
-        weights = counts.view(draws, images).double()
-        areas = [_weighted_auc(weights, ranking) for ranking in rankings]
-        undefined = weights.new_full((1, draws), torch.nan)
-        return torch.cat([undefined, *(area[None] for area in areas)]).nanmean(0, keepdim=True)
-
-    return _in_chunks(scores_of, resamples, images)
-
-
-@dataclass(frozen=True)
-class _Ranking:
-    """One class against the rest, sorted once for all resamples."""
-
-    positives: Int64[Tensor, " positive"]
-    negatives: Int64[Tensor, " negative"]  # by rising probability
-    below: Int64[Tensor, " positive"]  # how many negatives rank below each positive
-    not_above: Int64[Tensor, " positive"]  # the same, ties included
-
-
-def _ranking(values: Float[Tensor, " image"], positive: Bool[Tensor, " image"]) -> _Ranking:
-    positives, negatives = positive.nonzero()[:, 0], (~positive).nonzero()[:, 0]
-    rising, order = values[negatives].sort()
-    wanted = values[positives]
-    below = torch.searchsorted(rising, wanted)
-    not_above = torch.searchsorted(rising, wanted, right=True)
-    return _Ranking(positives, negatives[order], below, not_above)
-
-
-def _weighted_auc(
-    weights: Float64[Tensor, "draw image"], ranking: _Ranking
-) -> Float64[Tensor, " draw"]:
-    """Return the share of pairs (positive, negative) in the right order; a tie counts half."""
-    positive, negative = weights[:, ranking.positives], weights[:, ranking.negatives]
-    passed = torch.nn.functional.pad(negative.cumsum(1), (1, 0))  # weight of the first n negatives
-    pairs = positive * (passed[:, ranking.below] + passed[:, ranking.not_above]) / 2
-    return pairs.sum(1) / (positive.sum(1) * negative.sum(1))  # 0/0 is NaN: one side is missing
-
-
-def _in_chunks(scores_of: Callable[[int], Draws], resamples: int, entries: int) -> Draws:
-    """Return `scores_of` for all resamples, in chunks; one draw holds `entries` numbers."""
-    most = max(1, ENTRIES_AT_ONCE // entries)
-    sizes = [most] * (resamples // most) + [resamples % most] * (resamples % most > 0)
-    return torch.cat([scores_of(size) for size in sizes], dim=1)

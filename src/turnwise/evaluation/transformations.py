@@ -9,12 +9,13 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 from tqdm import tqdm
 
+from turnwise.data.targets import TargetKind, make_kind
 from turnwise.geometry.warps import fill_corners, keep_disc, rotate_image
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.inference.predictor import Predictor, Transform
 
 Images = Shaped[Tensor, "image channel row col"]
-Probabilities = Float[Tensor, "image class"]
+Predictions = Float[Tensor, "image *output"]
 CONTROL_ANGLE = 45.0  # degrees; no rotation needs larger corners
 
 
@@ -85,10 +86,10 @@ def predict_over_angles(
     angles: Sequence[float],
     *,
     fill: str,
-    known: Mapping[float, Probabilities] | None = None,
+    known: Mapping[float, Predictions] | None = None,
     progress: bool = False,
-) -> Float[Tensor, "angle image class"]:
-    """Return class probabilities for every image rotated by every angle, in degrees.
+) -> Float[Tensor, "angle image *output"]:
+    """Return the predictions for every image rotated by every angle, in degrees.
 
     `fill` is the fill mode of the corners.  Angles that are `known` (see `by_angle`) are not
     predicted again.
@@ -97,17 +98,17 @@ def predict_over_angles(
     for angle in tqdm(angles, desc="rotating the images", disable=not progress, leave=False):
         if angle not in found:
             rotate = partial(rotate_image, degrees=angle, fill=fill)
-            found[angle] = predictor.probabilities(images, rotate)
+            found[angle] = predictor.predictions(images, rotate)
     return torch.stack([found[angle] for angle in angles])
 
 
 def predict_over_group(
     predictor: Predictor, group: PlanarGroup, images: Images, *, fill: str = "zeros"
-) -> Float[Tensor, "element image class"]:
-    """Return class probabilities under every group element that maps pixels to pixels."""
+) -> Float[Tensor, "element image *output"]:
+    """Return the predictions under every group element that maps pixels to pixels."""
     return torch.stack(
         [
-            predictor.probabilities(images, partial(_act_and_fill, group, g, fill=fill))
+            predictor.predictions(images, partial(_act_and_fill, group, g, fill=fill))
             for g in group.grid_elements()
         ]
     )
@@ -120,8 +121,8 @@ def _act_and_fill(group: PlanarGroup, g: int, images: Images, *, fill: str) -> I
 
 
 def by_angle(
-    group: PlanarGroup, predicted: Float[Tensor, "element image class"]
-) -> dict[float, Probabilities]:
+    group: PlanarGroup, predicted: Float[Tensor, "element image *output"]
+) -> dict[float, Predictions]:
     """Return the predictions of `predict_over_group` that are rotations, by degrees."""
     rows = enumerate(group.grid_elements())
     rotations = [(g, row) for row, g in rows if not group.is_reflection(g)]
@@ -135,7 +136,10 @@ def accuracy_by_view(
     return (probabilities.argmax(-1) == labels).double().mean(dim=1).tolist()
 
 
-def agreement(probabilities: Float[Tensor, "view image class"]) -> float:
-    """Return the share of images whose predicted class is the same in all views."""
-    predicted = probabilities.argmax(-1)
-    return float((predicted == predicted[0]).all(dim=0).double().mean())
+def agreement(
+    predictions: Float[Tensor, "view image *output"], kind: TargetKind | None = None
+) -> float:
+    """Return the share of images whose decision, by default the class, is the same in all views."""
+    kind = kind or make_kind("class")
+    same = torch.stack([kind.agree(view, predictions[0]) for view in predictions])
+    return float(same.all(dim=0).double().mean())

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from turnwise.data.batches import to_unit
+from turnwise.data.targets import kind_of
 from turnwise.errors import InputError, require, require_known, require_positive
 from turnwise.inference.exported import FileModel
 from turnwise.models.contract import Model, logits_of
@@ -27,7 +28,7 @@ PRECISIONS = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-OUTPUTS = ("logits", "probabilities", "embedding")
+OUTPUTS = ("logits", "predictions", "probabilities", "embedding")
 
 Images = Shaped[Tensor, "image channel row col"]
 Transform = Callable[[Tensor], Tensor]
@@ -38,8 +39,10 @@ class Predictor:
 
     Args:
         model: any model; its `preprocess` is applied if it has one.
-        outputs: of "logits", "probabilities" and "embedding" (the pooled features before the
-            classifier, which needs a model with `forward_features` and `forward_head`).
+        outputs: of "logits", "predictions" (what the model's kind of target makes of them:
+            probabilities, or numbers in their unit), "probabilities" (the same, for kinds that have
+            them) and "embedding" (the pooled features before the classifier, which needs a model
+            with `forward_features` and `forward_head`).
         batch_size: images per forward pass, which bounds the memory.
         precision: run a copy of the model in this precision instead of the model itself.
 
@@ -74,6 +77,7 @@ class Predictor:
             f"the model computes in {fixed}, not in {precision}.",
         )
         self.model, self.outputs, self.batch_size = model, tuple(outputs), batch_size
+        self.kind = kind_of(model)
         self._precision = fixed or precision
         self._fixed_batch = model.batch if isinstance(model, FileModel) else None
 
@@ -102,8 +106,12 @@ class Predictor:
         return self.run(images, transform, outputs=("logits",))["logits"].double()
 
     def probabilities(self, images: Images, transform: Transform | None = None) -> Tensor:
-        """Return the probabilities of all classes in float32."""
+        """Return the probabilities of all classes or labels in float32."""
         return self.run(images, transform, outputs=("probabilities",))["probabilities"]
+
+    def predictions(self, images: Images, transform: Transform | None = None) -> Tensor:
+        """Return probabilities or numbers, whatever the model predicts, in float32."""
+        return self.run(images, transform, outputs=("predictions",))["predictions"]
 
     @torch.no_grad()
     def run(
@@ -173,20 +181,16 @@ class Predictor:
             "one row of logits for each image, (image, class).",
         )
         found["logits"] = logits
-        if "probabilities" in wanted:
+        require(
+            "probabilities" not in wanted or self.kind.has_probabilities,
+            f"a model of the kind {self.kind.kind!r} predicts numbers, which have no "
+            "probabilities; ask for predictions.",
+        )
+        if {"predictions", "probabilities"} & set(wanted):
             wide = torch.promote_types(logits.dtype, torch.float32)
-            found["probabilities"] = probabilities_of(logits.to(wide))
+            predicted = self.kind.predict(logits.to(wide))
+            found |= {"predictions": predicted, "probabilities": predicted}
         return {name: found[name] for name in wanted}
-
-
-def probabilities_of(
-    logits: Float[Tensor, "image class *space"],
-) -> Float[Tensor, "image atleast2 *space"]:
-    """Return the softmax; a single logit is the log odds of the second of two classes."""
-    if logits.shape[1] > 1:
-        return logits.softmax(dim=1)
-    second = logits.sigmoid()
-    return torch.cat([1 - second, second], dim=1)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from turnwise.data.targets.classes import lead_of
 from turnwise.errors import InputError
 from turnwise.evaluation.certificate.comparison import (
     compare_decisions,
     hash_images,
     hash_weights,
     logit_change,
-    margins,
     predict_logits,
     usable_precisions,
     with_noise,
@@ -71,7 +71,7 @@ def test_decisions_by_plain_loops():
 
 def test_a_margin_is_negative_exactly_where_a_decision_changed():
     p, q = torch.rand(50, 3), torch.rand(50, 3)
-    assert torch.equal(margins(p, q) > 0, p.argmax(-1) == q.argmax(-1))
+    assert torch.equal(lead_of(p.argmax(-1), q) > 0, p.argmax(-1) == q.argmax(-1))
 
 
 def test_noise_leaves_no_region_blank_and_stays_in_range():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import turnwise
+from turnwise.data.targets import TargetKind, kind_of
 from turnwise.errors import InputError, require, require_known, require_positive
 from turnwise.evaluation.certificate.certificate import (
     VISIBLE,
@@ -32,7 +33,6 @@ from turnwise.evaluation.certificate.comparison import (
     hash_images,
     hash_weights,
     logit_change,
-    margins,
     predict_logits,
     usable_precisions,
     with_noise,
@@ -47,7 +47,7 @@ from turnwise.evaluation.transformations import (
 from turnwise.geometry.warps import AUTO, FILLS, choose_fill, rotate_image
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
-from turnwise.inference.predictor import PRECISIONS, Predictor, Transform, probabilities_of
+from turnwise.inference.predictor import PRECISIONS, Predictor, Transform
 
 WORST_IMAGES = 5
 REFUSALS = (InputError, RuntimeError, ValueError, TypeError, IndexError)
@@ -160,6 +160,7 @@ class Measurement:
     def __init__(self, model: nn.Module, group: PlanarGroup, images: Images, scope: Scope) -> None:
         precisions = usable_precisions(model, scope.precisions)
         self.group, self.images, self.scope = group, images, scope
+        self.kind = kind_of(model)
         self.fill = choose_fill(scope.fill, images)
         self.predictors = {
             p: Predictor(model, batch_size=scope.chunk, precision=p) for p in precisions
@@ -184,8 +185,8 @@ class Measurement:
             after, mixed = self._predict(self.images, transform), self._predict_mixed(transform)
             errors = {
                 p: max(
-                    logit_change(self.before[p], after[p]),
-                    logit_change(self.noisy_before[p], mixed[p]),
+                    logit_change(self.before[p], after[p], self.kind),
+                    logit_change(self.noisy_before[p], mixed[p], self.kind),
                 )
                 for p in after
             }
@@ -221,7 +222,9 @@ class Measurement:
             worst = dict.fromkeys(before, 0.0)
             for g in self.group.grid_elements():
                 after = self._predict(images, partial(act_on_image, self.group, g))
-                worst = {p: max(worst[p], logit_change(before[p], after[p])) for p in after}
+                worst = {
+                    p: max(worst[p], logit_change(before[p], after[p], self.kind)) for p in after
+                }
         except REFUSALS as error:
             if "memory" in str(error):
                 raise
@@ -239,8 +242,8 @@ class Measurement:
             "the model that it was exported from.",
         )
         return OriginalCheck(
-            name, hash_weights(original), logit_change(theirs, ours),
-            compare_decisions(theirs, ours).agreement,
+            name, hash_weights(original), logit_change(theirs, ours, self.kind),
+            compare_decisions(theirs, ours, self.kind).agreement,
         )  # fmt: skip
 
     def worst_images(self) -> tuple[WorstImage, ...]:
@@ -266,20 +269,26 @@ class Measurement:
     def _measure(self, meaning: str, transform: Transform) -> tuple[float, Decisions]:
         after = predict_logits(self.predictors[self.usual], self.images, transform)
         decisions = self._decide(meaning, after, claimed=False)
-        return logit_change(self.before[self.usual], after), decisions
+        return logit_change(self.before[self.usual], after, self.kind), decisions
 
     def _decide(self, meaning: str, after: Tensor, *, claimed: bool) -> Decisions:
         before = self.before[self.usual]
-        p, q = probabilities_of(before), probabilities_of(after)
-        change = (q - p).abs().amax(dim=-1).tolist()
-        old, new, lead = p.argmax(-1).tolist(), q.argmax(-1).tolist(), margins(p, q).tolist()
-        for i, size in enumerate(change):
+        change = self.kind.compare(before, after)
+        old, new = (_most_probable(self.kind, outputs) for outputs in (before, after))
+        margins = change.margin.tolist()
+        for i, size in enumerate(change.size.tolist()):
             if i not in self._worst or size > self._worst[i].probability:
-                self._worst[i] = WorstImage(i, meaning, claimed, size, old[i], new[i], lead[i])
-        return compare_decisions(before, after)
+                self._worst[i] = WorstImage(i, meaning, claimed, size, old[i], new[i], margins[i])
+        return compare_decisions(before, after, self.kind)
 
     def _show(self, items: Sequence[Item], title: str) -> Iterable[Item]:
         return tqdm(items, desc=title, disable=not self.scope.progress, leave=False)
+
+
+def _most_probable(kind: TargetKind, outputs: Tensor) -> list[int]:
+    """Return the most probable class or label of each image; 0 for numbers."""
+    predictions = kind.predict(outputs)
+    return predictions.argmax(1).tolist() if kind.has_probabilities else [0] * len(predictions)
 
 
 def _by_precision(errors: Mapping[str, float]) -> dict[str, Any]:
@@ -301,7 +310,9 @@ def measure_controls(
         return invert_quadrant(act_on_image(group, g, x))
 
     broken = max(
-        logit_change(inverted, predict_logits(predictor, images, partial(invert_after, g)))
+        logit_change(
+            inverted, predict_logits(predictor, images, partial(invert_after, g)), predictor.kind
+        )
         for g in group.grid_elements()
     )
     order = torch.randperm(images[0, 0].numel(), generator=torch.Generator().manual_seed(0))
@@ -309,8 +320,8 @@ def measure_controls(
     def shuffle(x: Tensor) -> Tensor:
         return x.flatten(2)[..., order.to(x.device)].view_as(x)
 
-    other = logit_change(before, before[:1].expand_as(before))
-    shuffled = logit_change(before, predict_logits(predictor, images, shuffle))
+    other = logit_change(before, before[:1].expand_as(before), predictor.kind)
+    shuffled = logit_change(before, predict_logits(predictor, images, shuffle), predictor.kind)
     return (
         Control("an inverted quadrant breaks the invariance", broken, threshold),
         Control("different images, different outputs", other, threshold),

@@ -1,17 +1,17 @@
 """Compare the logits of a model before and after the images were transformed."""
 
 import hashlib
-import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from turnwise.data.targets import TargetKind, make_kind
 from turnwise.errors import require
 from turnwise.groups.equivariance import ratio
 from turnwise.inference.exported import FileModel
-from turnwise.inference.predictor import PRECISIONS, Predictor, Transform, probabilities_of
+from turnwise.inference.predictor import PRECISIONS, Predictor, Transform
 
 Images = Float[Tensor, "image channel row col"]
 Logits = Float[Tensor, "image num_classes"]
@@ -37,24 +37,25 @@ def usable_precisions(model: nn.Module, requested: tuple[str, ...]) -> tuple[str
     return tuple(precision for precision in PRECISIONS if precision in requested)
 
 
-def logit_change(before: Logits, after: Logits) -> float:
-    """Return max |after − before| / max |before − mean of before over the classes|.
+def logit_change(before: Logits, after: Logits, kind: TargetKind | None = None) -> float:
+    """Return max |after − before| / max |before − what does not matter|.
 
     The softmax ignores what all classes have in common, so a large common part must not hide a
-    difference between classes.
+    difference between classes.  `kind` is the kind of target, by default classes.
     """
-    common = before.mean(dim=1, keepdim=True) if before.shape[1] > 1 else torch.zeros(())
-    return ratio(float((after - before).abs().max()), float((before - common).abs().max()))
+    centred = (kind or make_kind("class")).centre(before)
+    return ratio(float((after - before).abs().max()), float(centred.abs().max()))
 
 
 @dataclass(frozen=True)
 class Decisions:
     """What a transformation does to decisions; p and p′ are the probabilities before and after.
 
-    agreement    the share of images whose predicted class stays
-    probability  max |p′ − p| over images and classes
+    agreement    the share of images whose decision stays: the class, all labels, or the number
+    probability  max |p′ − p| over images and classes; of numbers, in standard deviations
     margin       the smallest lead of the old class over every other class afterwards,
-                 min p′(old) − p′(other); below 0 where a decision changed
+                 min p′(old) − p′(other), or what the kind of target defines (`data/targets/`);
+                 below 0 where a decision changed
     worst        the image whose probabilities changed most
     """
 
@@ -64,25 +65,15 @@ class Decisions:
     worst: int
 
 
-def compare_decisions(before: Logits, after: Logits) -> Decisions:
+def compare_decisions(before: Logits, after: Logits, kind: TargetKind | None = None) -> Decisions:
     """Compare the decisions of two sets of logits for the same images."""
-    p, q = probabilities_of(before), probabilities_of(after)
-    change = (q - p).abs().amax(dim=-1)
+    change = (kind or make_kind("class")).compare(before, after)
     return Decisions(
-        agreement=float((q.argmax(-1) == p.argmax(-1)).double().mean()),
-        probability=float(change.max()),
-        margin=float(margins(p, q).min()),
-        worst=int(change.argmax()),
+        agreement=float(change.same.double().mean()),
+        probability=float(change.size.max()),
+        margin=float(change.margin.min()),
+        worst=int(change.size.argmax()),
     )
-
-
-def margins(
-    before: Float[Tensor, "image class"], after: Float[Tensor, "image class"]
-) -> Float[Tensor, " image"]:
-    """Return how far each old class is ahead of every other class, in the new probabilities."""
-    decision = before.argmax(dim=-1, keepdim=True)
-    others = after.scatter(-1, decision, -math.inf).amax(dim=-1)
-    return after.gather(-1, decision).squeeze(-1) - others
 
 
 def with_noise(images: Images) -> Images:

@@ -1,0 +1,110 @@
+"""A class for every pixel."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from turnwise.data.targets.classes import lead_of, require_count
+from turnwise.data.targets.kind import (
+    Change,
+    Decisions,
+    Loss,
+    Measured,
+    Outputs,
+    Predictions,
+    TargetKind,
+    Targets,
+    Weights,
+    register_kind,
+)
+from turnwise.errors import InputError
+
+
+@register_kind
+@dataclass(frozen=True)
+class Masks(TargetKind):
+    """A class for every pixel: cross-entropy, softmax, and the overlap of masks."""
+
+    kind: ClassVar[str] = "mask"
+    dtype: ClassVar[torch.dtype] = torch.uint8
+    axes: ClassVar[int] = 3
+    selection: ClassVar[str] = "mean_iou"
+    heading: ClassVar[str] = "largest class"
+
+    def make_loss(self, smoothing: float = 0.0, weights: tuple[float, ...] | None = None) -> Loss:
+        require_count(weights, len(self.names), "class")
+        return Loss(partial(_cross_entropy, smoothing=smoothing), weights)
+
+    def balanced_weights(self, targets: Targets) -> tuple[float, ...]:
+        """Return pixels / (classes · pixels of the class)."""
+        counts = torch.bincount(targets.flatten(), minlength=len(self.names)).double()
+        present = counts > 0
+        weights = counts.sum() / (int(present.sum()) * counts.clamp_min(1))
+        return tuple(torch.where(present, weights, 1.0).tolist())
+
+    def strata(self, targets: Targets) -> Int64[Tensor, " image"]:
+        raise InputError(
+            "balanced sampling needs one class per image, and these have masks; use class weights."
+        )
+
+    def predict(self, outputs: Outputs) -> Predictions:
+        return outputs.softmax(dim=1)
+
+    def decide(self, predictions: Predictions) -> Decisions:
+        return predictions.argmax(1)
+
+    def compare(self, before: Outputs, after: Outputs) -> Change:
+        """Compare all pixels; an image keeps its decision if every pixel does."""
+        p, q = (self.predict(x).flatten(2) for x in (before, after))
+        old = self.decide(p)
+        lead = torch.stack([lead_of(d, x.T) for d, x in zip(old, q, strict=True)]).amin(1)
+        return Change((self.decide(q) == old).all(1), (q - p).abs().amax((1, 2)), lead)
+
+    def centre(self, outputs: Outputs) -> Outputs:
+        return outputs - outputs.mean(1, keepdim=True)
+
+    def describe(self, prediction: Float[Tensor, "output row col"]) -> str:
+        shares = F.one_hot(self.decide(prediction[None]).flatten(), len(self.names)).sum(0)
+        return self.names[int(shares.argmax())]
+
+    def measure(self, predictions: Predictions, targets: Targets) -> Measured:
+        """Return the pixels of each class in the mask, in the decision, and in both."""
+        truth = F.one_hot(targets.long(), len(self.names)).flatten(1, 2)
+        found = F.one_hot(self.decide(predictions), len(self.names)).flatten(1, 2)
+        return {
+            "truth": truth.sum(1).double(),
+            "found": found.sum(1).double(),
+            "both": (truth * found).sum(1).double(),
+        }
+
+    def scores(self, measured: Measured, weights: Weights) -> dict[str, Float[Tensor, " draw"]]:
+        """Return the intersection over union, averaged over the classes that occur in masks or
+        decisions, and the share of correct pixels."""
+        truth, found, both = (weights @ measured[key] for key in ("truth", "found", "both"))
+        return {
+            "mean_iou": (both / (truth + found - both)).nanmean(1),
+            "pixel_accuracy": both.sum(1) / truth.sum(1),
+        }
+
+    def details(self, measured: Measured) -> list[dict[str, Any]]:
+        """Return the pixels and the intersection over union of every class."""
+        truth, found, both = (measured[key].sum(0) for key in ("truth", "found", "both"))
+        overlap = (both / (truth + found - both)).tolist()
+        return [
+            {"name": name, "pixels": int(count), "iou": iou}
+            for name, count, iou in zip(self.names, truth.tolist(), overlap, strict=True)
+        ]
+
+    def group_target(self, targets: Targets) -> None:
+        """Masks of several images are not one target."""
+
+
+def _cross_entropy(
+    outputs: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float
+) -> Tensor:
+    return F.cross_entropy(outputs, targets.long(), weights, label_smoothing=smoothing)
