@@ -16,6 +16,7 @@ from turnwise.evaluation import certify
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model, load, save
 from turnwise.models.importing.gsa import ORIGINS
+from turnwise.models.importing.programs import PROGRAMS
 from turnwise.runs.train import train
 from turnwise.training.recipe import make_recipe
 
@@ -48,8 +49,9 @@ def test_a_file_becomes_a_model_folder(turnwise, file, empty_folder):
     status, output, error = turnwise("import", file, "--from", "ge-vit", "--output", "new/net")
     assert (status, error) == (0, "")
     assert output == (
-        "net.pt is ge_vit (gevit-2023), group C4 (p4), data rotmnist, window 5, 10 classes, "
-        "44428 parameters\nwritten to new/net; measure it with: turnwise certify new/net\n"
+        "net.pt is ge_vit (gevit-2023), group C4 (p4), data rotmnist, window 5, images transposed "
+        "first (--upright: not), 10 classes, 44428 parameters\n"
+        "written to new/net; measure it with: turnwise certify new/net\n"
     )
     model = load("new/net")
     head = torch.load(file, weights_only=True)["module.transformer.6.weight"]
@@ -71,14 +73,14 @@ def test_global_attention_is_recognised(turnwise, file, empty_folder):
             state[key] = torch.zeros(1).expand(4, 28, 28, 28, 28)
     torch.save(state, file)
     _, output, _ = turnwise("import", file, "--from", "ge-vit", "--output", "net")
-    assert "data rotmnist, window global, 10 classes" in output
+    assert "data rotmnist, window global, images transposed" in output
 
 
 @pytest.mark.parametrize(
     ("name", "origin", "message"),
     [
         ("net.pt", "gsa-nets", "these weights come from ge-vit, not from gsa-nets"),
-        ("net.pt", "gevit", "unknown program 'gevit'. Did you mean 'ge-vit'? Known: ge-vit, gsa-n"),
+        ("net.pt", "gevit", "unknown program 'gevit'. Did you mean 'ge-vit'? Known: dl2-modern,"),
         ("net.pth", "ge-vit", "cannot read net.pth: no such file or directory; give a file that"),
         (".", "ge-vit", "cannot read .: is a directory"),
         ("text.pt", "ge-vit", "text.pt is damaged or holds more than tensors, and nothing in it"),
@@ -128,7 +130,7 @@ def test_help_names_every_program(capsys):
         main(["import", "--help"])
     text = capsys.readouterr().out
     assert text.startswith("usage: turnwise import ")
-    assert all(origin in text for origin in ORIGINS)
+    assert all(program in text for program in PROGRAMS)
 
 
 def test_a_metaformer_needs_the_size_of_its_images(turnwise, empty_folder):
@@ -146,9 +148,15 @@ def test_a_size_is_refused_if_the_weights_determine_it(turnwise, file):
     words = ("--from", "ge-vit", "--size", "28", "--output", "net")
     status, _, error = turnwise("import", file, *words)
     assert status == 2
-    assert "--size is for poolformer, metaformer, roto-metaformer" in error
+    assert "--size is for poolformer, metaformer, roto-metaformer, relative-perf" in error
     words = ("--from", "ge-vit", "--classes", "3", "--output", "net")
-    assert "ge-vit uses all its outputs" in turnwise("import", file, *words)[2]
+    assert "roto-metaformer; leave it out for ge-vit" in turnwise("import", file, *words)[2]
+
+
+def test_upright_digits_are_not_transposed(turnwise, file):
+    status, output, _ = turnwise("import", file, "--from", "ge-vit", "--upright", "--output", "net")
+    assert status == 0 and "transposed" not in output
+    assert load("net").config.options["transposed"] is False
 
 
 @pytest.mark.parametrize("group", ["p4", "p4m"])
@@ -165,7 +173,8 @@ def test_every_network_of_a_student_project_is_imported(turnwise, empty_folder, 
     torch.save({f"module.{key}": values for key, values in state.items()}, "net.pt")
     status, output, error = turnwise("import", "net.pt", "--from", "ge-vit", "--output", "net")
     assert (status, error) == (0, "")
-    assert f"({group}), data rotmnist, window 5, {classes} classes, " in output
+    assert f"({group}), data rotmnist, window 5, " in output
+    assert f", {classes} classes, " in output
     model = load("net")
     assert model(model.preprocess(torch.rand(1, 1, 28, 28))).shape == (1, classes)
     assert torch.equal(model.head.weight, state[head].flatten(1))

@@ -66,3 +66,10 @@ def test_statistics_are_computed_from_uint8_images_only():
         with pytest.raises(InputError, match=f"takes images with 2 channels, got {channels}"):
             layer.fit(torch.zeros(4, channels, 3, 3, dtype=torch.uint8))
     assert layer.mean.tolist() == [0.5, 0.5]
+
+
+def test_transposed_images_exchange_rows_and_columns():
+    images = torch.rand(2, 3, 4, 5)
+    plain, transposed = Normalise(3), Normalise(3, transposed=True)
+    torch.testing.assert_close(transposed(images), plain(images).mT)
+    assert repr(transposed) == "Normalise(transposed=True)"

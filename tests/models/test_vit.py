@@ -54,3 +54,22 @@ def test_gradients_reach_every_parameter():
     model = create_model("vit", **SMALL)
     model(torch.rand(2, 1, 28, 28)).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+
+
+@torch.no_grad()
+def test_a_class_token_reads_all_patches_and_is_normalised_in_the_head():
+    model = create_model("vit", pool="class", mlp_ratio=2, **SMALL).double().eval()
+    images = torch.rand(2, 1, 28, 28).double()
+    tokens = model.forward_features(images)
+    assert tokens.shape == (2, 50, 16)
+    assert torch.equal(model.pool(tokens), tokens[:, 0])
+    assert model.blocks[0].mlp[0].out_features == 32
+    norm, linear = model.head
+    torch.testing.assert_close(model(images), linear(norm(tokens[:, 0])))
+    features, maps = model.forward_intermediates(images)
+    torch.testing.assert_close(features, tokens)
+    torch.testing.assert_close(maps[-1], tokens[:, 1:].mT.unflatten(2, (7, 7)))
+    images[:, :, -4:, -4:] += 1
+    assert (model(images) - linear(norm(tokens[:, 0]))).abs().max() > 1e-6
+    model.reset_classifier(3)
+    assert model(images).shape == (2, 3)

@@ -40,6 +40,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "vit": {"width": 32, "depth": 2},
     "gsa_net": SMALL_GSA,
     "ge_vit": SMALL_GSA,
+    "modern_eq_vit": {"heads": 3, "width": 6, "embedding": 12},
 }
 """Options that make a large network quick; the keys of the whole one are recorded, too."""
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turnwise.cli.model_flags import option_help
 from turnwise.cli.terminal import MODEL_HELP
@@ -20,20 +20,36 @@ if TYPE_CHECKING:
     from turnwise.runs.run import Run
 
 
+IMPORT_FLAGS = {  # flag: (what it sets, its help)
+    "size": ("image_size", "side of the images, where the weights do not determine it"),
+    "classes": (
+        "classes", "keep the first N outputs: the MetaFormer programs have 1,000 and use the first"
+    ),
+    "upright": (
+        "upright", "it was trained on upright digits; else the images of a rotated-MNIST network "
+        "are transposed first, as its program reads them"
+    ),
+    "activation": ("activation", "silu (their Swish, the default) or relu"),
+    "group": ("group", "the rotations of an orbit: D4 (default), C4, C16, …"),
+    "combine": ("combine", "how an orbit without learned weights combines its views"),
+}  # fmt: skip
+
+
 def import_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="a state dict that torch.save wrote")
+    parser.add_argument("file", help="a state dict or checkpoint that torch.save wrote")
     parser.add_argument(
         "--from", dest="origin", required=True, metavar="PROGRAM",
-        help="gsa-nets, ge-vit, roto-metaformer, metaformer (of the same program) or poolformer",
+        help="gsa-nets, ge-vit, roto-metaformer, metaformer (of the same program), poolformer, "
+        "relative-performer (its four Performers), dl2-vit, dl2-posthoc or dl2-modern (ViT, "
+        "orbits, and fast GE-ViTs of GEVit-DL2-Project)",
     )  # fmt: skip
-    parser.add_argument(
-        "--size", type=int, metavar="PIXELS",
-        help="side of the images, which the weights of a MetaFormer do not determine",
-    )  # fmt: skip
-    parser.add_argument(
-        "--classes", type=int, metavar="N",
-        help="keep the first N outputs: the MetaFormer programs have 1,000 and use the first ones",
-    )  # fmt: skip
+    for flag, (name, text) in IMPORT_FLAGS.items():
+        kind: dict[str, Any] = {"metavar": "VALUE"}
+        if name in ("image_size", "classes"):
+            kind = {"type": int, "metavar": "PIXELS" if name == "image_size" else "N"}
+        if name == "upright":
+            kind = {"action": "store_const", "const": True}
+        parser.add_argument(f"--{flag}", dest=name, help=text, **kind)
     _add_output(parser)
 
 
@@ -41,23 +57,19 @@ def import_weights(args: argparse.Namespace) -> int:
     """Convert weights that another program trained into a model folder with the same predictions.
     Group, window and sizes are inferred from the file. Nothing in it is executed."""
     from turnwise.models import save
-    from turnwise.models.importing.gsa import ORIGINS, import_original
-    from turnwise.models.importing.roto import ROTO_ORIGINS, import_roto_original
+    from turnwise.models.importing.programs import PROGRAMS, import_from
 
-    require_known(args.origin, [*ORIGINS, *ROTO_ORIGINS], "program")
-    require(
-        args.size is None or args.origin in ROTO_ORIGINS,
-        f"--size is for {', '.join(ROTO_ORIGINS)}; the weights of {args.origin} determine it.",
-    )
-    require(
-        args.classes is None or args.origin in ROTO_ORIGINS,
-        f"--classes is for {', '.join(ROTO_ORIGINS)}; {args.origin} uses all its outputs.",
-    )
+    require_known(args.origin, PROGRAMS, "program")
+    given = {name: getattr(args, name) for name, _ in IMPORT_FLAGS.values()}
+    options = {name: value for name, value in given.items() if value is not None}
+    for flag, (name, _) in IMPORT_FLAGS.items():
+        takers = [program for program, importer in PROGRAMS.items() if name in importer.takes]
+        require(
+            name not in options or args.origin in takers,
+            f"--{flag} is for {', '.join(takers)}; leave it out for {args.origin}.",
+        )
     with new_folder(args.output) as folder:
-        if args.origin in ROTO_ORIGINS:
-            model = import_roto_original(args.file, args.origin, args.size, args.classes)
-        else:
-            model = import_original(args.file, args.origin)
+        model = import_from(args.file, args.origin, **options)
         save(model, folder)
     print(f"{args.file} is {describe_import(model)}")
     print(f"written to {folder}; measure it with: turnwise certify {folder}")
@@ -73,10 +85,12 @@ def describe_import(model: "nn.Module") -> str:
     options, group = config.options, PlanarGroup.named(config.options["group"])
     parameters = sum(parameter.numel() for parameter in model.parameters())
     facts = [f"group {group} ({group.aliases[0]})" if group.aliases else f"group {group}"]
-    if "variant" in options:
+    if "window" in options and "data" in options:
         window = "global" if options["window"] == options["image_size"] else options["window"]
         facts += [f"data {options['data']}", f"window {window}"]
     name = f"{config.name} ({options['variant']})" if "variant" in options else config.name
+    if options.get("transposed"):
+        facts.append("images transposed first (--upright: not)")
     return ", ".join([name, *facts, f"{options['num_classes']} classes, {parameters} parameters"])
 
 

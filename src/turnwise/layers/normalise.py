@@ -10,14 +10,16 @@ from turnwise.errors import require
 class Normalise(nn.Module):
     """(image − mean) / std for each channel, the same for all pixels, so every symmetry is kept.
 
-    Until `fit` is called, it maps [0, 1] to [−1, 1].
+    Until `fit` is called, it maps [0, 1] to [−1, 1].  With `transposed` rows and columns are
+    exchanged first, for networks that were trained on images stored column by column.
     """
 
     mean: Tensor
     spread: Tensor  # the standard deviation; the name is part of stored weights
 
-    def __init__(self, in_chans: int) -> None:
+    def __init__(self, in_chans: int, transposed: bool = False) -> None:
         super().__init__()
+        self.transposed = transposed
         self.register_buffer("mean", torch.full((in_chans,), 0.5))
         self.register_buffer("spread", torch.full((in_chans,), 0.5))
 
@@ -47,5 +49,9 @@ class Normalise(nn.Module):
 
     def forward(
         self, images: Float[Tensor, "batch channel row col"]
-    ) -> Float[Tensor, "batch channel row col"]:
+    ) -> Float[Tensor, "batch channel newrow newcol"]:
+        images = images.mT if self.transposed else images
         return (images - self.mean[:, None, None]) / self.spread[:, None, None]
+
+    def extra_repr(self) -> str:
+        return "transposed=True" if self.transposed else ""

@@ -5,6 +5,7 @@ from turnwise.models import group_performer as group_performer
 from turnwise.models import gsa as gsa
 from turnwise.models import hybrids as hybrids
 from turnwise.models import metaformer as metaformer
+from turnwise.models import modern_eq_vit as modern_eq_vit
 from turnwise.models import performer as performer
 from turnwise.models import resnet as resnet
 from turnwise.models import small_cnn as small_cnn

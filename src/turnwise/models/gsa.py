@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -21,8 +20,16 @@ from turnwise.errors import require
 from turnwise.geometry.layouts import regular_to_field
 from turnwise.geometry.neighbourhoods import SHAPES, Neighbourhood
 from turnwise.geometry.sizes import Stage, nearest_sizes, output_size
+from turnwise.groups import PlanarGroup
 from turnwise.layers.gsa.attention import AttentionPlan, LiftingSelfAttention
-from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GSABlock, pool_kernel
+from turnwise.layers.gsa.blocks import (
+    ACTIVATIONS,
+    NORMS,
+    BlockStyle,
+    FieldPool,
+    GSABlock,
+    pool_kernel,
+)
 from turnwise.layers.gsa.encodings import ENCODINGS, AxisMLP
 from turnwise.layers.gsa.published import EXACT, EXACT_GE_VIT, GEVIT_2023, GSA_2021, Convention
 from turnwise.layers.normalise import Normalise
@@ -127,6 +134,11 @@ class GSADesign(AttentionDesign):
     shape: str = option("square", "shape of the neighbourhood", choices=SHAPES)
     encoding: str = option("mlp", "positional encoding", choices=ENCODINGS)
     variant: str = option("exact", "exact, or a published program", choices=VARIANTS)
+    norm: str = option("layer", "norm of the features", choices=NORMS)
+    activation: str = option("silu", "activation, silu as published", choices=ACTIVATIONS)
+    transposed: bool = option(
+        False, "transpose images first: the published programs read rotated MNIST so"
+    )
     width: int = option(
         0, "channels of the lifting layer; 0 as published", at_least=0, at_most=16384
     )
@@ -196,13 +208,18 @@ class GroupAttentionNetwork(PooledLogits):
         self.group, self.layout, self.convention = task.group, layout, convention
         self.sums_pixels = convention.sums
         self.num_classes, self.num_features = task.num_classes, layout.last_width
-        self.preprocess = Normalise(task.in_chans)
+        require_transposable(task.group, design.transposed)
+        style = BlockStyle(design.norm, design.activation)
+        self.preprocess = Normalise(task.in_chans, design.transposed)
         self.input_dropout = nn.Dropout(layout.input_dropout)
         self.lift = LiftingSelfAttention(
             plan.group, task.in_chans, layout.width, head_dim=layout.width // 2, **plan.options
         )
-        self.norm = FieldNorm(layout.width, convention)
-        self.stages = nn.ModuleList(make_stages(layout, plan, design.value_dropout))
+        self.norm, self.activation = (
+            style.make_norm(layout.width, convention),
+            style.make_activation(),
+        )
+        self.stages = nn.ModuleList(make_stages(layout, plan, design.value_dropout, style))
         self.head = nn.Identity()
         if task.num_classes:
             self.head = nn.Linear(self.num_features, task.num_classes, bias=False)
@@ -230,10 +247,18 @@ class GroupAttentionNetwork(PooledLogits):
         """Return the features on the group, which rotate with the image."""
         self.preprocess.require_channels(images)
         field = regular_to_field(self.lift(self.input_dropout(images)))
-        field = F.silu(self.norm(field))
+        field = self.activation(self.norm(field))
         for stage in self.stages:
             field = stage(field)
         return field
+
+
+def require_transposable(group: PlanarGroup, transposed: bool) -> None:
+    """Raise if transposed images would have another symmetry: D1 flips columns, not rows."""
+    require(
+        not transposed or group.rotations % 2 == 0 or not group.reflections,
+        f"transposed images flip along another axis than those of {group}; use C1, or D2 or D4.",
+    )
 
 
 def initialise_linear(model: nn.Module) -> None:
@@ -245,15 +270,20 @@ def initialise_linear(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def make_stages(layout: Layout, plan: AttentionPlan, dropout: float) -> Iterator[nn.Module]:
+def make_stages(
+    layout: Layout,
+    plan: AttentionPlan,
+    dropout: float,
+    style: BlockStyle = BlockStyle(),  # noqa: B008 - it is frozen
+) -> Iterator[nn.Module]:
     """Yield the stages: blocks, each with a norm after it where the layout says so, and a pool."""
     width = layout.width
     for widths, crops, pooled in zip(layout.widths, layout.crops, layout.pooled, strict=True):
         parts: list[nn.Module] = []
         for out_width, crop in zip(widths, crops, strict=True):
-            parts.append(GSABlock(plan, width, out_width, crop, dropout))
+            parts.append(GSABlock(plan, width, out_width, crop, dropout, style))
             if layout.norm_between:
-                parts += [FieldNorm(out_width, plan.convention), nn.SiLU()]
+                parts += [style.make_norm(out_width, plan.convention), style.make_activation()]
             width = out_width
         if pooled:
             parts += [FieldPool(plan.convention), nn.Dropout(layout.pool_dropout)]

@@ -14,7 +14,15 @@ from turnwise.geometry.layouts import field_to_regular, regular_to_field
 from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import GRID_GROUPS, PlanarGroup, act_on_field, equivariance_error
 from turnwise.layers.gsa.attention import AttentionPlan
-from turnwise.layers.gsa.blocks import FieldNorm, FieldPool, GSABlock, crop_field, pool_kernel
+from turnwise.layers.gsa.blocks import (
+    BlockStyle,
+    FieldBatchNorm,
+    FieldNorm,
+    FieldPool,
+    GSABlock,
+    crop_field,
+    pool_kernel,
+)
 from turnwise.layers.gsa.published import EXACT, EXACT_GE_VIT, GEVIT_2023, GSA_2021
 
 CONVENTIONS = {"exact": EXACT, "published": GSA_2021}
@@ -256,3 +264,27 @@ def test_gradient_checkpointing_gives_identical_gradients(backend):
     stored = gradients(block)
     again = gradients(lambda x: checkpoint(block, x, use_reentrant=False))
     assert all(torch.equal(a, b) for a, b in zip(stored, again, strict=True))
+
+
+def test_a_batch_norm_on_fields_has_one_mean_per_channel_and_is_equivariant():
+    """Control: with an offset for each group element it is not equivariant."""
+    norm, group = FieldBatchNorm(3).double(), PlanarGroup.named("D4")
+    field = torch.randn(2, 8, 5, 5, 3, dtype=torch.float64)
+    flat = field.flatten(0, 3)
+    expected = (field - flat.mean(dim=0)) / (flat.var(dim=0, correction=0) + norm.eps).sqrt()
+    torch.testing.assert_close(norm(field), expected)
+
+    def error(function):
+        return equivariance_error(function, group, field, act_in=act_on_field, act_out=act_on_field)
+
+    assert error(norm) < 1e-12
+    offset = torch.arange(8.0, dtype=torch.float64).view(8, 1, 1, 1)
+    assert error(lambda x: norm(x) + offset) > 0.01
+
+
+def test_the_style_of_a_block_is_its_norms_and_activations():
+    plan = AttentionPlan(PlanarGroup.named("C4"), Neighbourhood(3), heads=1)
+    block = GSABlock(plan, 6, 6, 0, 0.0, BlockStyle("batch", "relu"))
+    kinds = [type(part) for part in block.modules()]
+    assert kinds.count(FieldBatchNorm) == 4 and FieldNorm not in kinds
+    assert kinds.count(nn.ReLU) == 2

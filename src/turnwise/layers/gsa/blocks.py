@@ -1,5 +1,7 @@
 """Norms, blocks, crops and pools of group self-attention networks, on fields."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -31,6 +33,31 @@ class FieldNorm(nn.Module):
         return F.layer_norm(field, field.shape[1:], eps=self.eps) * self.weight + self.bias
 
 
+class FieldBatchNorm(nn.BatchNorm3d):
+    """Batch norm of each channel, over the batch, the group elements and the pixels."""
+
+    def forward(self, field: Field) -> Field:
+        return super().forward(field.movedim(-1, 1)).movedim(1, -1)
+
+
+NORMS = ("layer", "batch")
+ACTIVATIONS = {"silu": nn.SiLU, "relu": nn.ReLU}
+
+
+@dataclass(frozen=True)
+class BlockStyle:
+    """The norm and the activation of a network."""
+
+    norm: str = "layer"
+    activation: str = "silu"
+
+    def make_norm(self, width: int, convention: Convention) -> FieldNorm | FieldBatchNorm:
+        return FieldNorm(width, convention) if self.norm == "layer" else FieldBatchNorm(width)
+
+    def make_activation(self) -> nn.Module:
+        return ACTIVATIONS[self.activation]()
+
+
 class GSABlock(nn.Module):
     """Attention and a narrow MLP, each with a norm before and after it.
 
@@ -38,37 +65,45 @@ class GSABlock(nn.Module):
     x ← y + norm(W₂ act(norm(W₁ y)))
 
     Paper:    Romero & Cordonnier 2021 (GSA-Nets), as in its program.
-    Symbols:  act is SiLU ("Swish"); W₁ halves the width; `crop` pixels are cut at every side.
+    Symbols:  act is SiLU ("Swish"), or as `style` says; W₁ halves the width; `crop` pixels are cut
+              at every side.
     """
 
     feature_layout = "field"
 
     def __init__(
-        self, plan: AttentionPlan, in_width: int, width: int, crop: int, dropout: float
+        self,
+        plan: AttentionPlan,
+        in_width: int,
+        width: int,
+        crop: int,
+        dropout: float,
+        style: BlockStyle = BlockStyle(),  # noqa: B008 - it is frozen
     ) -> None:
         super().__init__()
         convention, half = plan.convention, width // 2
         self.crop, self.crop_before = crop, convention.crop_before
-        self.norm_in = FieldNorm(in_width, convention)
+        self.activation = style.make_activation()
+        self.norm_in = style.make_norm(in_width, convention)
         self.attention = GroupSelfAttention(
             plan.group, in_width, width, head_dim=half, **plan.options
         )
-        self.norm_out = FieldNorm(width, convention)
+        self.norm_out = style.make_norm(width, convention)
         self.dropout = nn.Dropout(dropout)
         self.shortcut = nn.Identity() if in_width == width else nn.Linear(in_width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, half),
-            FieldNorm(half, convention),
-            nn.SiLU(),
+            style.make_norm(half, convention),
+            style.make_activation(),
             nn.Linear(half, width),
-            FieldNorm(width, convention),
+            style.make_norm(width, convention),
         )
 
     def forward(self, field: Field) -> NewField:
         before, after = (self.crop, 0) if self.crop_before else (0, self.crop)
-        regular = field_to_regular(F.silu(self.norm_in(field)))
+        regular = field_to_regular(self.activation(self.norm_in(field)))
         mixed = regular_to_field(self.attention(regular, crop=before))
-        mixed = self.dropout(F.silu(self.norm_out(mixed)))
+        mixed = self.dropout(self.activation(self.norm_out(mixed)))
         field = crop_field(mixed, after) + self.shortcut(crop_field(field, self.crop))
         return field + self.mlp(field)
 

@@ -122,6 +122,61 @@ class LearnedAttention(nn.Module):
         return features.mean(dim=1) + self.correct(self.norm(first))
 
 
+class PublishedWeights(nn.Module):
+    """Σ_h λ_h e_h / Σ_h λ_h, with λ_h = W₂ gelu(W₁ e_h + b₁) + b₂, as the program has it.
+
+    Kept for its checkpoints: the sum of the λ may be zero, so train `LearnedWeights` instead.
+    """
+
+    def __init__(self, width: int, hidden: int = 128) -> None:
+        super().__init__()
+        require_positive(width=width, hidden=hidden)
+        self.score = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, 1))
+
+    def forward(self, features: OrbitFeatures) -> Features:
+        weight = self.score(features)
+        return (weight / weight.sum(dim=1, keepdim=True) * features).sum(dim=1)
+
+
+class _PublishedBlock(nn.Module):
+    """x ← x + attend₁(norm₁(x));  x ← relu(norm₂(x));  x ← x + attend₂(x)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.layer_norm_1, self.layer_norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn1, self.attn2 = (
+            nn.MultiheadAttention(width, heads, batch_first=True) for _ in range(2)
+        )
+
+    def forward(
+        self, tokens: Float[Tensor, "batch token width"]
+    ) -> Float[Tensor, "batch token width"]:
+        normed = self.layer_norm_1(tokens)
+        tokens = tokens + self.attn1(normed, normed, normed, need_weights=False)[0]
+        tokens = torch.relu(self.layer_norm_2(tokens))
+        return tokens + self.attn2(tokens, tokens, tokens, need_weights=False)[0]
+
+
+class PublishedAttention(nn.Module):
+    """A class token that has attended to all views, as the program has it.
+
+    Kept for its checkpoints: the first residual sum is lost in a norm and a ReLU.
+    """
+
+    no_weight_decay = ("token",)
+
+    def __init__(self, width: int, heads: int = 4, depth: int = 2) -> None:
+        super().__init__()
+        require_positive(width=width, heads=heads, depth=depth)
+        require_divisible(width, heads, "width", f"it is split over {heads} heads")
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.blocks = nn.Sequential(*(_PublishedBlock(width, heads) for _ in range(depth)))
+
+    def forward(self, features: OrbitFeatures) -> Features:
+        token = self.token.expand(features.shape[0], -1, -1)
+        return self.blocks(torch.cat([token, features], dim=1))[:, 0]
+
+
 class Combination(nn.Module):
     """One of the functions of this module, as a layer without parameters."""
 
@@ -149,7 +204,12 @@ OF_FEATURES = {
     "max_features": combine_max,
     "sum_features": combine_sum,
 }
-LEARNED = ("learned_weights", "learned_attention")
+LEARNED: dict[str, Callable[..., nn.Module]] = {
+    "learned_weights": LearnedWeights,
+    "learned_attention": LearnedAttention,
+    "published_weights": PublishedWeights,
+    "published_attention": PublishedAttention,
+}
 COMBINATIONS = (*OF_LOGITS, *OF_FEATURES, *LEARNED)
 
 
@@ -162,9 +222,9 @@ def takes_features(combine: str) -> bool:
 def make_combination(combine: str, width: int = 0) -> nn.Module:
     """Make a combination by name; the learned ones need the `width` of the features."""
     require_known(combine, COMBINATIONS, "combination")
-    if combine == "learned_weights":
-        return LearnedWeights(width)
-    if combine == "learned_attention":
+    if combine in ("learned_attention", "published_attention"):
         heads = next(heads for heads in (4, 2, 1) if width % heads == 0)
-        return LearnedAttention(width, heads)
+        return LEARNED[combine](width, heads)
+    if combine in LEARNED:
+        return LEARNED[combine](width)
     return Combination((OF_LOGITS | OF_FEATURES)[combine])

@@ -1,12 +1,14 @@
 """Weights of other programs: read without executing anything, and assigned strictly.
 
 A file that `torch.save` wrote is a pickle, which can run code when it is opened; here it may hold
-tensors and plain values only.
+tensors and plain values only.  Old Lightning wrote the classes of its callbacks, too: their names
+are read as an empty class of ours.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,27 @@ PARALLEL = "module."  # what nn.DataParallel puts before every key
 SHOWN = 10  # keys listed of those that do not fit
 
 Weights = dict[str, Tensor]
+
+
+class _Inert:
+    """Stands in for a class whose name a file holds; nothing is ever made of it."""
+
+
+CALLBACKS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    (_Inert, f"pytorch_lightning.callbacks.{name}")
+    for name in (
+        "model_checkpoint.ModelCheckpoint", "early_stopping.EarlyStopping",
+        "lr_monitor.LearningRateMonitor",
+    )
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The weights in a file, and the options with which Lightning says they were trained."""
+
+    weights: Weights
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def unchanged(values: Tensor) -> Tensor:
@@ -38,17 +61,28 @@ class Counterpart:
 
 def import_weights(path: str | Path, build: Callable[[Weights], nn.Module]) -> nn.Module:
     """Build a model from the weights in a file; errors name the file."""
-    weights = read_checkpoint_weights(path)
+    return import_checkpoint(path, lambda checkpoint: build(checkpoint.weights))
+
+
+def import_checkpoint(path: str | Path, build: Callable[[Checkpoint], nn.Module]) -> nn.Module:
+    """Build a model from a file of weights and options; errors name the file."""
+    checkpoint = read_checkpoint(path)
     try:
-        return build(weights)
+        return build(checkpoint)
     except InputError as error:
         raise InputError(f"{path} cannot be imported: {error}") from error
 
 
 def read_checkpoint_weights(path: str | Path) -> Weights:
     """Read a state dict that `torch.save` wrote, by itself or inside a dict, parallel or not."""
+    return read_checkpoint(path).weights
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a state dict and, from a checkpoint of Lightning, the options of the model."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(CALLBACKS):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InputError(
@@ -59,10 +93,13 @@ def read_checkpoint_weights(path: str | Path) -> Weights:
             f"{path} is damaged or holds more than tensors, and nothing in it was executed; "
             "give a state dict, as torch.save(model.state_dict(), path) writes it."
         ) from error
-    inner = [content.get(name) for name in WRAPPINGS] if isinstance(content, Mapping) else []
-    for candidate in (content, *inner):
+    inside = content if isinstance(content, Mapping) else {}
+    options = inside.get("hyper_parameters")
+    for candidate in (content, *(inside.get(name) for name in WRAPPINGS)):
         if _is_state(candidate):
-            return _without_prefix(candidate)
+            return Checkpoint(
+                _without_prefix(candidate), options if isinstance(options, Mapping) else {}
+            )
     raise InputError(
         f"{path} holds a {type(content).__name__} that is no state dict; give names with tensors, "
         f"or a dict that has them under {', '.join(WRAPPINGS[:-1])} or {WRAPPINGS[-1]}."
@@ -102,10 +139,12 @@ def fill_strictly(
 ) -> None:
     """Assign every parameter the values of its counterpart, after all keys were checked.
 
-    `ignored` selects keys that are no parameters; any other unused key is an error.
+    A buffer may have one, too.  `ignored` selects keys that are neither; any other unused key is an
+    error.
     """
-    ours = dict(model.named_parameters())
-    assert ours.keys() == counterparts.keys(), "every parameter needs a counterpart"
+    parameters, state = dict(model.named_parameters()), model.state_dict(keep_vars=True)
+    assert parameters.keys() <= counterparts.keys(), "every parameter needs a counterpart"
+    ours = {name: state[name] for name in counterparts}
     used = [counterpart.key for counterpart in counterparts.values()]
     misfits = {
         "missing": [key for key in used if key not in weights],
@@ -141,3 +180,8 @@ def _shape_text(values: Tensor) -> str:
 def _shortened(keys: Sequence[str]) -> str:
     more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
     return ", ".join(keys[:SHOWN]) + more
+
+
+def weight_and_bias(ours: str, theirs: str) -> dict[str, Counterpart]:
+    """Return the counterparts of the weight and the bias of a layer."""
+    return {f"{ours}.{name}": Counterpart(f"{theirs}.{name}") for name in ("weight", "bias")}

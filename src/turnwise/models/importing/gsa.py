@@ -1,7 +1,10 @@
 """Import networks that the original programs GSA-Nets and GE-ViT trained.
 
-The file determines the group, the window and all sizes.  The rest is taken as published: the crops
-and pools of the layout, Swish, the mean and standard deviation of the images.
+The file determines the group, the window, the norm and all sizes.  The rest is taken as published:
+the crops and pools of the layout, Swish unless ReLU is named, the mean and standard deviation of
+the images.  Rotated MNIST is stored column by column and the programs read it row by row, so their
+networks know transposed digits: images are transposed first (`transposed`), unless it was trained
+on `upright` ones.
 
 Both programs use the same keys.  The lifting layer is `lifting_self_attention`; all that follows is
 one list `transformer`, in which pools, dropouts and activations are counted but have no keys.
@@ -18,7 +21,7 @@ from torch import Tensor, nn
 
 from turnwise.errors import InputError, require, require_divisible, require_known
 from turnwise.groups import PlanarGroup
-from turnwise.layers.gsa.blocks import FieldNorm, GSABlock
+from turnwise.layers.gsa.blocks import FieldBatchNorm, FieldNorm, GSABlock
 from turnwise.layers.gsa.published import (
     Matrices,
     Table,
@@ -98,19 +101,26 @@ class Sizes:
         return _described(self.in_chans, self.width, self.widths)
 
 
-def import_original(path: str | Path, origin: str) -> nn.Module:
+def import_original(
+    path: str | Path, origin: str, upright: bool = False, activation: str = "silu"
+) -> nn.Module:
     """Build the network in a state dict of "gsa-nets" or "ge-vit", in eval mode."""
     require_known(origin, ORIGINS, "origin")
-    return import_weights(path, partial(build_original, origin=origin))
+    build = partial(build_original, origin=origin, upright=upright, activation=activation)
+    return import_weights(path, build)
 
 
-def build_original(weights: Weights, origin: str) -> nn.Module:
+def build_original(
+    weights: Weights, origin: str, upright: bool = False, activation: str = "silu"
+) -> nn.Module:
     """Build the model that computes with these weights what the program `origin` does."""
     program, sizes, group = ORIGINS[origin], _sizes(weights), _group(weights)
     data = _published_layout(sizes)
     images = PUBLISHED_DATA[data]
-    _require_tables_of(origin, weights, group)
+    require_tables_of(origin, weights, group)
     require_divisible(sizes.queries, sizes.width // 2, "queries", "the heads share them")
+    # flipped digits are nothing new to D1, and transposed ones are those, rotated
+    flips_alone = group.reflections and group.rotations % 2 == 1
     model = create_model(
         program.model,
         group=group,
@@ -121,6 +131,9 @@ def build_original(weights: Weights, origin: str) -> nn.Module:
         data=data,
         window=_window(weights, group, images.size),
         heads=sizes.queries // (sizes.width // 2),
+        norm="batch" if any(key.endswith(".running_mean") for key in weights) else "layer",
+        activation=activation,
+        transposed=data == "rotmnist" and not upright and not flips_alone,
     )
     assert isinstance(model, GroupAttentionNetwork)
     counterparts = counterparts_of(model, sizes.blocks, sizes.head)
@@ -136,10 +149,6 @@ def _shape(weights: Weights, key: str, *axes: int) -> tuple[int, ...]:
 
 def _sizes(weights: Weights) -> Sizes:
     """In the list `transformer`, blocks have attention, pools have no keys, the head is last."""
-    require(
-        not any(key.endswith(".running_mean") for key in weights),
-        "it was trained with BatchNorm; only the published networks, with LayerNorm, fit.",
-    )
     found = (re.match(r"transformer\.(\d+)\.", key) for key in weights)
     numbers = sorted({int(match[1]) for match in found if match is not None})
     outputs = {n: f"transformer.{n}.attention.2.wout.weight" for n in numbers}
@@ -203,7 +212,7 @@ def _described(in_chans: int, width: int, widths: tuple[int, ...]) -> str:
     return f"in_chans {in_chans}, width {width} and blocks of {blocks}"
 
 
-def _require_tables_of(origin: str, weights: Weights, group: PlanarGroup) -> None:
+def require_tables_of(origin: str, weights: Weights, group: PlanarGroup) -> None:
     """Raise unless the tables in the file are those of the program `origin`."""
     stored = [table.long() for key, table in weights.items() if key.endswith(".g_indices")]
     makers = [
@@ -233,11 +242,16 @@ def heads_first(values: Tensor, heads: int, axis: int) -> Tensor:
 
 def counterparts_of(model: GroupAttentionNetwork, blocks: Sequence[int], head: int) -> Counterparts:
     """Return the counterpart of each parameter, given the numbers of their blocks and head."""
+    named = {"head.weight": Counterpart(f"transformer.{head}.weight")}
+    return body_counterparts(model, blocks) | named
+
+
+def body_counterparts(model: GroupAttentionNetwork, blocks: Sequence[int]) -> Counterparts:
+    """Return the counterparts of all but the head, given the numbers of the blocks."""
     heads = model.lift.project.plan.heads
     pairs = {
         **attention_counterparts("lift", LIFT, heads),
-        **_norm("norm", "lifting_normalization"),
-        "head.weight": Counterpart(f"transformer.{head}.weight"),
+        **_norm("norm", "lifting_normalization", model.norm),
     }
     numbers, number = iter(blocks), 0
     for stage, layers in model.stages.named_children():
@@ -246,8 +260,8 @@ def counterparts_of(model: GroupAttentionNetwork, blocks: Sequence[int], head: i
             if isinstance(layer, GSABlock):
                 number = next(numbers)
                 pairs |= _block(ours, f"transformer.{number}", heads, layer)
-            elif isinstance(layer, FieldNorm):
-                pairs |= _norm(ours, f"transformer.{number + 1}")  # it follows its block
+            elif isinstance(layer, FieldNorm | FieldBatchNorm):
+                pairs |= _norm(ours, f"transformer.{number + 1}", layer)  # it follows its block
     return pairs
 
 
@@ -259,7 +273,8 @@ def attention_counterparts(ours: str, theirs: str, heads: int) -> Counterparts:
         pairs |= _both(f"{ours}.project.to_{name}", f"{theirs}.{name}", rows, rows)
     for axis in ("row", "col"):
         pairs |= _both(f"{ours}.place.{axis}.spread", f"{theirs}.{axis}_embedding.0")
-        pairs |= _norm(f"{ours}.place.{axis}.norm", f"{theirs}.{axis}_embedding.1")
+        norm = f"{theirs}.{axis}_embedding.1.layer_norm"  # in every network
+        pairs |= _both(f"{ours}.place.{axis}.norm", norm)
         pairs |= _both(f"{ours}.place.{axis}.mix", f"{theirs}.{axis}_embedding.3")
     return pairs
 
@@ -267,20 +282,23 @@ def attention_counterparts(ours: str, theirs: str, heads: int) -> Counterparts:
 def _block(ours: str, theirs: str, heads: int, block: GSABlock) -> Counterparts:
     wider = isinstance(block.shortcut, nn.Linear)
     return {
-        **_norm(f"{ours}.norm_in", f"{theirs}.attention.0"),
+        **_norm(f"{ours}.norm_in", f"{theirs}.attention.0", block.norm_in),
         **attention_counterparts(f"{ours}.attention", f"{theirs}.attention.2", heads),
         f"{ours}.attention.pose": Counterpart(f"{theirs}.attention.2.group_embedding.weight"),
-        **_norm(f"{ours}.norm_out", f"{theirs}.attention.3"),
+        **_norm(f"{ours}.norm_out", f"{theirs}.attention.3", block.norm_out),
         **(_both(f"{ours}.shortcut", f"{theirs}.shortcut.0") if wider else {}),
         **_both(f"{ours}.mlp.0", f"{theirs}.mlp.0"),
-        **_norm(f"{ours}.mlp.1", f"{theirs}.mlp.1"),
+        **_norm(f"{ours}.mlp.1", f"{theirs}.mlp.1", block.mlp[1]),
         **_both(f"{ours}.mlp.3", f"{theirs}.mlp.3"),
-        **_norm(f"{ours}.mlp.4", f"{theirs}.mlp.4"),
+        **_norm(f"{ours}.mlp.4", f"{theirs}.mlp.4", block.mlp[4]),
     }
 
 
-def _norm(ours: str, theirs: str) -> Counterparts:
-    return _both(ours, f"{theirs}.layer_norm")
+def _norm(ours: str, theirs: str, norm: nn.Module) -> Counterparts:
+    """Return those of a norm; the original wraps its layer norms, and batch norms have buffers."""
+    if isinstance(norm, FieldNorm):
+        return _both(ours, f"{theirs}.layer_norm")
+    return {f"{ours}.{name}": Counterpart(f"{theirs}.{name}") for name in norm.state_dict()}
 
 
 def _both(
