@@ -36,7 +36,7 @@ from turnwise.models.registry import create_model
 
 GROUP = PlanarGroup(4)
 PREFIXES = {"patches": "gevit.", "g_cnn": "group_transformer."}  # of GE-ViT behind each stem
-WHAT = ["the modern equivariant ViT or the hybrid of GEVit-DL2-Project"]
+WHAT = ["GEVit-DL2-Project"]
 
 Counterparts = dict[str, Counterpart]
 
@@ -52,7 +52,7 @@ def build_modern(weights: Weights, image_size: int | None = None) -> ModernEquiv
     require(
         bool(stem),
         f"it has no keys that begin with {' or '.join(PREFIXES.values())}, but for instance "
-        f"{next(iter(weights))}; give the state dict of {WHAT[0]}.",
+        f"{next(iter(weights))}; give the state dict of a network of {WHAT[0]}.",
     )
     prefix, data = PREFIXES[stem], PUBLISHED_DATA["pcam"]
     require_tables_of("ge-vit", weights, GROUP)

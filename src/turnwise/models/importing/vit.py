@@ -39,7 +39,7 @@ BLOCK = {
 DATA = {1: "rotmnist", 3: "pcam"}  # by the channels of the images
 INNER = "model."  # before the keys of the transformer in the file of an orbit
 COMBINED_BY = {"scoring_model.": "published_weights", "aggregation_model.": "published_attention"}
-WHAT = ["a vision transformer of GEVit-DL2-Project"]
+WHAT = ["GEVit-DL2-Project"]
 
 Counterparts = dict[str, Counterpart]
 
