@@ -28,6 +28,7 @@ from turnwise.layers import (
     GroupLayerNorm,
     GroupLinear,
     GroupPool2d,
+    GroupResidualBlock,
     GroupRotaryAttention,
     GroupSelfAttention,
     GroupTransformerBlock,
@@ -74,6 +75,9 @@ LAYERS = {
     "GroupLayerNorm": Layer(lambda g: GroupLayerNorm(g, 3), "regular", "regular", 3, "3"),
     "GroupLinear": Layer(lambda g: GroupLinear(g, 2, 3), "features", "features", 2, "2, 3"),
     "GroupPool2d": Layer(lambda g: GroupPool2d(g), "regular", "regular", 3),
+    "GroupResidualBlock": Layer(
+        lambda g: GroupResidualBlock(g, 2, 3), "regular", "regular", 2, "2, 3"
+    ),
     "GroupRotaryAttention": Layer(
         lambda g: GroupRotaryAttention(g, 8, num_heads=2), "regular", "regular", 8, "8"
     ),
@@ -97,7 +101,7 @@ LAYERS = {
 # the name of the parameter from which these take the group
 GROUP_OF = {"CircularConv2d": "layer"}
 # these show their parts on further lines
-COMPOSITE = {"CircularConv2d", "GroupRotaryAttention", "GroupSelfAttention",
+COMPOSITE = {"GroupResidualBlock", "CircularConv2d", "GroupRotaryAttention", "GroupSelfAttention",
              "GroupTransformerBlock", "LiftingSelfAttention", "PatchLift"}  # fmt: skip
 
 every_layer = pytest.mark.parametrize("name", LAYERS)

@@ -26,6 +26,12 @@ FORMS = {
     "plain": {},
     "two stages": {"depths": [1, 1], "patch": 2},
     "patches": {"stem": "patch"},
+    "residual stem": {"stem": "residual"},
+    "norms of images": {"norm": "image", "final_norm": "pooled", "layer_scale": 0.1},
+    "no attention": {"depths": [0], "stem": "residual"},
+    "a wide residual stem with a stride": {
+        "stem": "residual", "stem_width": 32, "stem_depth": 1, "stem_stride": 2,
+    },
     "cross frame": {"frame": "cross", "width": 256, "group": "D4"},
     "linear attention": {"kernel": "elu"},
     "windows": {"window": 3},
@@ -185,6 +191,25 @@ def test_the_nearest_exact_sizes_are_named():
         model_for(image_size=14)
 
 
+@pytest.mark.parametrize(
+    ("size", "stride", "widths", "tokens"),
+    [(28, 1, [8, 16, 32], 7), (64, 1, [8, 16, 32, 32], 8), (128, 2, [8, 16, 32, 32], 8),
+     (224, 4, [8, 16, 32], 14)],
+)  # fmt: skip
+def test_a_residual_stem_is_chosen_by_the_image_size(size, stride, widths, tokens):
+    model = model_for("C1", stem="residual", patch=0, stem_depth=1, image_size=size)
+    found = [block.conv_out.out_channels for block in model.stem.blocks]
+    assert (model.stem.lift[0].stride, found) == (stride, widths)
+    assert model.forward_features(random_images(size, batch=1)).shape[2:4] == (tokens, tokens)
+
+
+def test_head_dropout_drops_before_the_classifier_in_training_only():
+    model, images = model_for(head_dropout=0.5), random_images()
+    torch.testing.assert_close(model(images), model_for()(images))
+    pooled = model.train().forward_head(model.forward_features(images), pre_logits=True)
+    assert 0.2 < (pooled == 0).double().mean() < 0.8
+
+
 def test_an_overview_has_one_image_size():
     model = model_for(overview=5)
     assert model.exact_size(28) == model.exact_size(12) == (12,)
@@ -225,6 +250,8 @@ def test_dense_logits_are_equivariant():
         ({"window": -3}, "window = -3 must be from 0"),
         ({"patch": 3}, "must be a power of 2"),
         ({"patch": 8}, "must be a power of 2 below 2\\^3"),
+        ({"stem": "residual", "patch": 6}, "patch = 6 must be stem_stride = 1 times 1, 2, 4"),
+        ({"stem": "residual", "stem_stride": 3}, "patch = 4 must be stem_stride = 3 times"),
         ({"stem": "conf"}, "Did you mean 'conv'"),
         ({"pool": "sum"}, "unknown pool 'sum'"),
         ({"pool_tokens": "sum"}, "unknown pool_tokens 'sum'"),

@@ -103,9 +103,16 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield from VARIANTS
 
 
+FORMER_FLAGSHIP: dict[str, dict[str, Any]] = dict.fromkeys(
+    ("turnwise_vit_tiny", "turnwise_vit_small"),
+    {"stem": "conv", "patch": 4, "depths": [4], "layer_scale": 0.0},
+)
+
+
 def old_defaults(name: str) -> dict[str, Any]:
     """Options whose defaults have changed since the record, with their former values."""
-    return {"qk_norm": False} if "qk_norm" in model_options(name) else {}
+    former = {"qk_norm": False} if "qk_norm" in model_options(name) else {}
+    return former | FORMER_FLAGSHIP.get(name.removeprefix("orbit_"), {})
 
 
 def title(name: str, group: str, options: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from turnwise.layers.conv.conv import GroupConv2d as GroupConv2d
 from turnwise.layers.conv.conv import GroupDepthwiseConv2d as GroupDepthwiseConv2d
 from turnwise.layers.conv.conv import LiftingConv2d as LiftingConv2d
 from turnwise.layers.conv.conv import MaxOverGroup as MaxOverGroup
+from turnwise.layers.conv.residual import GroupResidualBlock as GroupResidualBlock
 from turnwise.layers.conv.stem import GroupBatchNorm2d as GroupBatchNorm2d
 from turnwise.layers.conv.stem import GroupLayerNorm as GroupLayerNorm
 from turnwise.layers.conv.stem import GroupPool2d as GroupPool2d

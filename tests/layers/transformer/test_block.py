@@ -13,6 +13,7 @@ from turnwise.groups import PlanarGroup, act_on_regular, assert_equivariant, equ
 from turnwise.layers.transformer.block import (
     GroupMLP,
     GroupTransformerBlock,
+    ImageNorm,
     LayerScale,
     TokenNorm,
 )
@@ -36,6 +37,7 @@ def act(group, element, tokens):
 
 PARTS = {
     "norm": lambda group: TokenNorm(6),
+    "image norm": lambda group: ImageNorm(6),
     "scale": lambda group: LayerScale(6, 0.3),
     "mlp": lambda group: GroupMLP(group, 6, 8, GroupLinear),
 }
@@ -63,6 +65,21 @@ def test_control_an_affine_map_for_each_group_element_is_not_equivariant():
         return norm(x.flatten(2)).view_as(x)
 
     assert (run(act(group, 1, tokens)) - act(group, 1, run(tokens))).abs().max() > 0.1
+
+
+def test_definition_of_the_image_norm():
+    """Over all tokens, group elements and channels of each image."""
+    norm, tokens = randomised(ImageNorm(3)), torch.randn(2, 5, 4, 3, dtype=torch.float64)
+    for image, out in zip(tokens, norm(tokens), strict=True):
+        scaled = (image - image.mean()) / (image.var(correction=0) + norm.eps).sqrt()
+        torch.testing.assert_close(out, scaled * norm.weight + norm.bias)
+
+
+def test_an_image_norm_keeps_the_relative_size_of_tokens():
+    tokens = torch.randn(1, 5, 4, 6, dtype=torch.float64)
+    tokens[:, 2:] *= 1e-3
+    small = {kind: kind(6).double()(tokens)[:, 2:].std() for kind in (ImageNorm, TokenNorm)}
+    assert small[ImageNorm] < 0.01 < 0.2 < small[TokenNorm]
 
 
 def test_definition_of_the_norm():

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.errors import require, require_positive
+from turnwise.errors import require, require_known, require_positive
 from turnwise.geometry.layouts import regular_to_tokens, tokens_to_regular
 from turnwise.groups import PlanarGroup
 from turnwise.layers.conv.conv import require_regular
@@ -66,6 +66,29 @@ class TokenNorm(nn.Module):
         kind = rounded_by_autocast(tokens[:0]).dtype
         given = tokens.contiguous(), self.weight, self.bias, self.eps, kind, basis.group
         return Irreps(*norm_to_irreps(*given)[:2])
+
+
+class ImageNorm(nn.Module):
+    """Layer norm over all tokens, group elements and channels of an image.
+
+    Tokens keep their relative size: empty background stays small, where `TokenNorm` would amplify
+    its noise to the size of everything else.
+
+    Paper:    Yu et al. 2022, "MetaFormer Is Actually What You Need for Vision" (its modified layer
+              norm).
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, tokens: Tokens) -> Tokens:
+        variance, mean = torch.var_mean(tokens, dim=(1, 2, 3), correction=0, keepdim=True)
+        return (tokens - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+
+
+NORMS = {"token": TokenNorm, "image": ImageNorm}
 
 
 class LayerScale(nn.Module):
@@ -142,14 +165,16 @@ class GroupTokenBlock(nn.Module):
         drop_path: float = 0.0,
         dropout: float = 0.0,
         layer_scale: float = 0.0,
+        norm: str = "token",
     ) -> None:
         super().__init__()
+        require_known(norm, NORMS, "norm")
         hidden = int(channels * mlp_ratio)
         require_positive(channels=channels)
         require(hidden > 0, f"mlp_ratio = {mlp_ratio} leaves no hidden channel of {channels}.")
         self.group, self.channels = PlanarGroup.named(group), channels
-        self.norm_attention, self.attention = TokenNorm(channels), attention
-        self.norm_mlp = TokenNorm(channels)
+        self.norm_attention, self.attention = NORMS[norm](channels), attention
+        self.norm_mlp = NORMS[norm](channels)
         self.mlp = GroupMLP(self.group, channels, hidden, linear, dropout)
         scaled = layer_scale > 0
         self.scale_attention = LayerScale(channels, layer_scale) if scaled else nn.Identity()
@@ -211,6 +236,7 @@ class GroupTransformerBlock(GroupTokenBlock):
         linear: makes the linear maps of the MLP, from (group, in_features, out_features).
         drop_path, dropout: rates of stochastic depth and of dropout in the MLP.
         layer_scale: initial layer scale; 0 is none.
+        norm: "token" (layer norm of each token) or "image" (over all tokens of an image).
 
     Shape:
         - Input and output: (batch, channels, |G|, row, col), regular features.
