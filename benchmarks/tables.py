@@ -202,6 +202,27 @@ def flagship_trials() -> str:
     return markdown_table(headers, rows)
 
 
+def flagship_search() -> str:
+    """What was tried on real images, judged on validation; one seed each."""
+    headers = ["data", "model", "what differs", "epochs", "best validation accuracy"]
+    usual = {"width": 384, "depths": [1], "norm": "token", "final_norm": "tokens"}
+    common = {"name", "group", "stem", "patch", "qk_norm", "head_dropout", "drop_path", "dropout",
+              "layer_scale", "oriented"}  # fmt: skip
+    rows = []
+    for record in read_records(HERE / "flagship_search.jsonl"):
+        figures, recipe = record["figures"], record["figures"]["recipe"]
+        options = recipe["model"].items()
+        own = [f"{key} {value}" for key, value in options
+               if key not in common and usual.get(key) != value]  # fmt: skip
+        own += ["cutmix"] if recipe["optimisation"]["cutmix"] else []
+        own += [] if "policy" in recipe["data"]["augment"] else ["rotation, shift, scale only"]
+        rows.append([
+            recipe["data"]["name"], recipe["model"]["name"], ", ".join(own) or "–",
+            str(recipe["trainer"]["max_epochs"]), percent([figures["best_validation_accuracy"]]),
+        ])  # fmt: skip
+    return markdown_table(headers, rows)
+
+
 def all_angles() -> str:
     """What the last comparison over a whole turn found."""
     figures = read_records(HERE / "turn_agreement.jsonl")[-1]["figures"]
@@ -249,6 +270,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "all_results": all_results,
     "flagship": flagship,
     "flagship_trials": flagship_trials,
+    "flagship_search": flagship_search,
     "all_angles": all_angles,
     "flagship_speed": flagship_speed,
     "accuracies": lambda: accuracies(latest_by_recipe()),
