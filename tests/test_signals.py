@@ -1,11 +1,11 @@
-"""Ctrl-C reaches the given handler, unless the host handles it already."""
+"""Ctrl-C, SIGTERM and SIGHUP reach the given handler, unless the host handles them already."""
 
 import signal
 import threading
 
 import pytest
 
-from turnwise.signals import handle_interrupts
+from turnwise.signals import TERMINATION, handle_interrupts, interrupt_on_termination
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +51,24 @@ def test_in_another_thread_nothing_changes():
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize("number", TERMINATION)
+def test_termination_interrupts_where_it_would_end_python(number):
+    calls = []
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with interrupt_on_termination():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+            with handle_interrupts(lambda *_: calls.append(number)) as install:
+                signal.signal(number, signal.SIG_IGN)  # as a library might
+                install()
+                signal.raise_signal(number)
+        assert calls == [number] and signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN)  # nohup
+        with interrupt_on_termination(), handle_interrupts(lambda *_: calls.append("wrong")):
+            signal.raise_signal(number)
+        assert calls == [number]
+    finally:
+        signal.signal(number, before)

@@ -81,6 +81,7 @@ def _temporary_file(path: Path, hint: str) -> Iterator[tuple[Path, Path]]:
             return
         target = path.resolve() if path.is_symlink() else path
         temporary = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
+        remove_leftovers(target)
         created = [temporary, *(folder for folder in target.parents if not folder.exists())]
         target.parent.mkdir(parents=True, exist_ok=True)
         yield target, temporary
@@ -90,6 +91,33 @@ def _temporary_file(path: Path, hint: str) -> Iterator[tuple[Path, Path]]:
         raise cannot_write(target, error, hint) from error
     finally:
         _remove(created)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files that processes left when they were killed while writing `path`.
+
+    Processes of another machine that shares the file system are seen as dead; two machines do not
+    write the same file.
+    """
+    beginning = f".{path.stem}."
+    with suppress(OSError):
+        for other in path.parent.iterdir():
+            number = other.name.removeprefix(beginning).removesuffix(path.suffix)
+            named = other.name == f"{beginning}{number}{path.suffix}" and number.isdecimal()
+            if named and not _is_alive(int(number)):
+                other.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # os.kill would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def cannot_write(path: Path, error: OSError, hint: str = ANOTHER_PATH) -> InputError:

@@ -26,7 +26,6 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from turnwise.errors import InputError, require, require_kind, require_known, shown
-from turnwise.parsing import parse_yaml
 
 Kind = TypeVar("Kind")
 MAX_INTEGER = 2**20  # of an option without a bound of its own
@@ -217,6 +216,8 @@ def _default(f: "dataclasses.Field[Any]") -> Any:
 
 def parse_value(text: str, what: str) -> Any:
     """Read the text of key=value as YAML does: 3, 0.5, true, [1, 2] or plain text."""
+    from turnwise.parsing import parse_yaml
+
     try:
         return parse_yaml(text)
     except InputError as error:

@@ -1,7 +1,8 @@
-"""Handling of Ctrl-C where it does no harm.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP where they do no harm.
 
 Python raises KeyboardInterrupt wherever the program happens to be: while it holds a lock that other
-threads wait for, or while it starts a thread.
+threads wait for, or while it starts a thread.  A scheduler that ends a job (SIGTERM) and a terminal
+that closes (SIGHUP) mean the same as Ctrl-C.
 """
 
 import signal
@@ -10,24 +11,46 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+TERMINATION = [getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
+
 
 @contextmanager
-def handle_interrupts(handler: Callable[..., Any] | signal.Handlers) -> Iterator[None]:
-    """Send Ctrl-C to `handler` inside this context.
+def handle_interrupts(
+    handler: Callable[..., Any] | signal.Handlers,
+) -> Iterator[Callable[[], None]]:
+    """Send Ctrl-C to `handler` inside this context, and the signals that mean the same.
 
-    The handler may interrupt any code, so it must not take a lock.  Nothing changes if Ctrl-C is
-    ignored (in the background) or already handled by the host, or in threads other than the main
-    thread, which receive no signals.
+    The handler may interrupt any code, so it must not take a lock.  A signal that is ignored (in
+    the background, under nohup) or already handled by the host stays so.  Threads other than the
+    main thread receive no signals.  Yields a function that sets the handlers again, in case a
+    library has replaced them.
     """
-    previous = signal.getsignal(signal.SIGINT)
-    replace = (
-        previous is signal.default_int_handler
-        and threading.current_thread() is threading.main_thread()
-    )
-    if replace:
-        signal.signal(signal.SIGINT, handler)
+    replaced = _signals_with(signal.default_int_handler, [signal.SIGINT, *TERMINATION])
+
+    def install(what: Any = handler) -> None:
+        for number in replaced:
+            signal.signal(number, what)
+
+    install()
+    try:
+        yield install
+    finally:
+        install(signal.default_int_handler)
+
+
+@contextmanager
+def interrupt_on_termination() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, instead of ending Python."""
+    replaced = _signals_with(signal.SIG_DFL, TERMINATION)
+    for number in replaced:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        if replace:
-            signal.signal(signal.SIGINT, previous)
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _signals_with(handler: Any, numbers: list[signal.Signals]) -> list[signal.Signals]:
+    in_main = threading.current_thread() is threading.main_thread()
+    return [number for number in numbers if in_main and signal.getsignal(number) is handler]

@@ -125,8 +125,12 @@ def test_an_existing_folder_is_not_overwritten(tmp_path):
     with pytest.raises(InputError, match=r"exists; choose another folder\.$"):
         Run.create(tmp_path)
     (tmp_path / module.RECIPE).touch()
-    with pytest.raises(InputError, match="without a finished epoch, which is in training or was"):
+    with pytest.raises(InputError, match=r"exists; choose another folder\.$"):
         Run.create(tmp_path)
+    (tmp_path / module.ENVIRONMENT).touch()
+    with pytest.raises(InputError, match="without a checkpoint, which is in training or was"):
+        Run.create(tmp_path)
+    (tmp_path / module.ENVIRONMENT).unlink()
     (tmp_path / module.METRICS).touch()
     with pytest.raises(InputError, match=r"exists; choose another folder\.$"):
         Run.create(tmp_path)

@@ -235,12 +235,11 @@ def test_the_stored_recipe_is_plain_yaml(tmp_path, quick):
     assert yaml.safe_load(run.recipe_file.read_text())["optimisation"]["schedule"] == "cosine"
 
 
-def test_an_interrupted_run_can_be_resumed(tmp_path, recipe_file):
-    """Ctrl-C after an epoch: exit status 130 and one line."""
-    run = Run(tmp_path / "run")
-    words = (recipe_file, "optimisation.batch_size=20", "--output", run.path)
+def interrupted(run, words, stop):
+    """Train in a process, call `stop` with it after the first epoch, and return what it printed."""
     process = subprocess.Popen(
-        command(*words), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        command(*words, "--output", run.path), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
         # background processes of a shell ignore interruptions, and their children would, too
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
@@ -248,15 +247,51 @@ def test_an_interrupted_run_can_be_resumed(tmp_path, recipe_file):
         try:
             while not run.is_resumable and process.poll() is None:
                 time.sleep(0.02)
-            process.send_signal(signal.SIGINT)
+            stop(process)
             _, printed = process.communicate(timeout=120)
         finally:
             process.kill()
-    assert process.returncode == 130
-    assert "turnwise train: interrupted" in printed
+    return process.returncode, printed
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupted_run_can_be_resumed(tmp_path, recipe_file, name):
+    """Ctrl-C, the end of a job, or a closed terminal: exit status 130 and one line."""
+    run = Run(tmp_path / "run of today")
+    words = (recipe_file, "optimisation.batch_size=20")
+    status, printed = interrupted(run, words, lambda p: p.send_signal(getattr(signal, name)))
+    assert status == 130
+    assert "turnwise train: interrupted; continue with: turnwise train --resume '" in printed
     assert "Traceback" not in printed
+    if name != "SIGINT":
+        return
     subprocess.run(command("--resume", run.path), check=True, env=ENVIRONMENT, capture_output=True)
     assert len(run.metrics) == 4
+
+
+def child_of(process):
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True)
+    return int(listed.stdout.split()[0])
+
+
+@pytest.mark.parametrize("name", ["SIGTERM to all", "SIGKILL to rank 1"])
+def test_two_processes_that_are_stopped_end_in_one_line(tmp_path, recipe_file, name):
+    run = Run(tmp_path / "run")
+    words = (recipe_file, "optimisation.batch_size=20", "trainer.devices=2", "trainer.max_epochs=9")
+
+    def stop(process):
+        if name == "SIGKILL to rank 1":
+            os.kill(child_of(process), signal.SIGKILL)
+        else:
+            os.killpg(process.pid, signal.SIGTERM)
+
+    status, printed = interrupted(run, words, stop)
+    last = printed.splitlines()[-1]
+    assert status == 130
+    assert last.startswith("turnwise train: interrupted; ")
+    assert last.endswith(f"continue with: turnwise train --resume {run.path}")
+    assert "Traceback" not in printed and "bug in turnwise" not in printed
+    assert not run.model_folder.exists()
 
 
 @pytest.mark.parametrize(("precision", "allowed"), [("bf16-mixed", True), ("32-true", False)])

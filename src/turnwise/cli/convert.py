@@ -72,7 +72,7 @@ def import_weights(args: argparse.Namespace) -> int:
         model = import_from(args.file, args.origin, **options)
         save(model, folder)
     print(f"{args.file} is {describe_import(model)}")
-    print(f"written to {folder}; measure it with: turnwise certify {folder}")
+    print(f"written to {folder}; measure it with: turnwise certify {shlex.quote(str(folder))}")
     return 0
 
 

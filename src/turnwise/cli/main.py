@@ -6,6 +6,7 @@ Each command is one function: parsed arguments in, exit status out; its docstrin
 import argparse
 import io
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from turnwise.cli import certify, convert, demo, listing, predict, shifted, show
 from turnwise.cli.model_flags import hyphenate
 from turnwise.cli.terminal import keep_memory, note
 from turnwise.errors import InputError, UnfinishedRunError
+from turnwise.signals import interrupt_on_termination
 
 Command = Callable[[argparse.Namespace], int]
 AddArguments = Callable[[argparse.ArgumentParser], None]
@@ -92,11 +94,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _prepare()  # before torch is imported
         args = parse(words)
-        status = int(args.perform(args))
+        with interrupt_on_termination():
+            status = int(args.perform(args))
         sys.stdout.flush()
         return status
     except UnfinishedRunError as error:
-        return _fail(command, f"{error} Continue it with: turnwise train --resume {error.folder}")
+        resume = shlex.join(["turnwise", "train", "--resume", str(error.folder)])
+        return _fail(command, f"{error} Continue it with: {resume}")
     except InputError as error:
         return _fail(command, str(error))
     except KeyboardInterrupt as stop:  # its arguments say how to continue

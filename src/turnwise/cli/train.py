@@ -73,8 +73,8 @@ def train(args: argparse.Namespace) -> int:
             numbered=not (args.resume or args.output or args.version),
             command=shlex.join(["turnwise", *sys.argv[1:]]), on_start=on_start,
         )  # fmt: skip
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(*_how_to_continue(started, args.data_dir)) from None
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(*stop.args, *_how_to_continue(started, args.data_dir)) from None
     if is_first:
         print(f"the run is in {run.path}; test it with: turnwise test {shlex.quote(str(run.path))}")
     return 0

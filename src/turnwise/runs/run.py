@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import distributions
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -78,6 +77,12 @@ class Run:
     def is_resumable(self) -> bool:
         """Whether training can continue: a whole epoch is stored."""
         return self.checkpoint("last").is_file()
+
+    @property
+    def is_startable(self) -> bool:
+        """Whether the run was killed, or is in training, before its first checkpoint."""
+        begun = self.exists and (self.path / ENVIRONMENT).is_file()
+        return begun and not (self.is_resumable or self.model_folder.exists())
 
     @property
     def has_metrics(self) -> bool:
@@ -153,7 +158,6 @@ class Run:
 
     def start(self, recipe: Recipe, dataset: Dataset, command: str) -> None:
         """Write the recipe, the environment and the list of skipped files."""
-        self.write_recipe(recipe)
         if dataset.skipped:
             rows = [("file", "reason"), *((s.file, s.reason) for s in dataset.skipped)]
             text = io.StringIO()
@@ -162,6 +166,7 @@ class Run:
         self.write_environment(
             {
                 "command": command,
+                "recipe": recipe.plain(),
                 "turnwise": turnwise.__version__,
                 "python": platform.python_version(),
                 "platform": platform.platform(),
@@ -176,6 +181,7 @@ class Run:
                 },
             }
         )
+        self.write_recipe(recipe)  # last: the folder is then a run
 
     def training_files(self) -> TrainingFiles:
         """Return the paths that the trainer writes to."""
@@ -197,10 +203,10 @@ class Run:
         path = self.checkpoint(which)
         try:
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, UnpicklingError, EOFError) as error:
+        except Exception as error:  # torch.load fails in many ways on damaged files
             raise InputError(f"{path} is damaged or no checkpoint; train again.") from error
         require(
-            isinstance(checkpoint, dict) and "state_dict" in checkpoint,
+            isinstance(checkpoint, dict) and isinstance(checkpoint.get("state_dict"), dict),
             f"{path} holds no weights; train again.",
         )
         return dict(checkpoint)
@@ -311,21 +317,17 @@ class Run:
     def _why_taken(self) -> str:
         if self.is_resumable:
             return "holds a run that can be resumed; choose another folder, or resume it."
-        if self.exists and not self.has_metrics:
-            return (
-                "holds a run without a finished epoch, which is in training or was killed; choose "
-                "another folder, or remove it if it was killed."
-            )
+        if self.is_startable:
+            words = "holds a run without a checkpoint, which is in training or was killed; "
+            return words + "choose another folder, or resume it."
         return "exists; choose another folder."
 
 
 def _read_json(path: Path, hint: str) -> dict[str, Any]:
     try:
         return dict(read_json(path))
-    except InputError as error:
+    except (ValueError, TypeError) as error:  # InputError is a ValueError
         raise InputError(f"{path} is damaged ({error}); {hint}.") from error
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is damaged; {hint}.") from error
 
 
 def _next_version(parent: Path) -> Path:

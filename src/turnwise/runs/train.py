@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import lightning
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
@@ -25,8 +26,9 @@ from turnwise.files import cannot_write
 from turnwise.geometry.warps import choose_fill
 from turnwise.layers.normalise import Normalise
 from turnwise.models import create_model
+from turnwise.runs import resume as resuming
 from turnwise.runs.run import Run, load_recipe_data
-from turnwise.training.callbacks import interruptible
+from turnwise.training.callbacks import StopBetweenBatches, interruptible
 from turnwise.training.module import Classifier
 from turnwise.training.recipe import Recipe
 from turnwise.training.trainer import SplitBatches, allow_tf32, make_trainer, quiet
@@ -51,7 +53,8 @@ def train(
         recipe: the experiment.
         folder: the run folder; with `numbered` the next free `folder`/version_N.
         data_dir: where the data sets are.
-        resume: continue from the last checkpoint in `folder`.
+        resume: continue from the last checkpoint in `folder`, or from the beginning if the run
+            was killed before its first.
         command: the command line, to be stored.
         on_start: called with the run when training starts.
 
@@ -63,20 +66,26 @@ def train(
     run = Run(folder)
     if resume:
         require(
-            run.is_resumable,
+            run.is_resumable or run.is_startable,
             f"{folder} has no checkpoint to resume from: no epoch was finished, or the checkpoint "
             "was removed; restore it, or train in another folder.",
         )
-        run.read_checkpoint("last")
     elif _is_rank_zero():
         run = Run.create(folder, numbered=numbered and not known)
-    with _cleaned_up(run, missing), run.lock() if _is_rank_zero() else nullcontext():
+    lock = run.lock() if _is_rank_zero() else nullcontext()
+    with _cleaned_up(run, None if resume else missing), lock:
+        if resume and run.is_resumable:
+            run.read_checkpoint("last")  # before the data set, which takes longer
+        if resume:
+            resuming.require_same_recipe(run, recipe)
         dataset = run.dataset(data_dir, recipe) if resume else load_recipe_data(recipe, data_dir)
         recipe = _with_full_paths(_with_fill(recipe, dataset))
         model = build_model(recipe, dataset)
         augment = recipe.data.augment.for_group(model.group)  # type: ignore[arg-type]
         recipe = replace(recipe, data=replace(recipe.data, augment=augment))
-        if not resume:
+        if resume:
+            _prepare(run, model)
+        else:
             rank_zero_only(run.start)(recipe, dataset, command)
         on_start(run)
         _fit(model, recipe, dataset, run, resume)
@@ -125,26 +134,62 @@ def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: b
         module = Classifier(model, recipe, len(dataset.classes))
         if recipe.trainer.compile:
             model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
-        with quiet(), allow_tf32(recipe.trainer.precision), interruptible(trainer):
-            try:
-                trainer.fit(
-                    module,
-                    datamodule=SplitBatches(dataset, recipe),
-                    ckpt_path=str(run.checkpoint("last")) if resume else None,
-                    weights_only=True,
-                )
-            except MisconfigurationException as error:  # e.g. fewer epochs than were trained
-                raise InputError(" ".join(str(error).split())) from error
-            except ValueError as error:
-                if "more than 1 value per channel" not in str(error):
-                    raise
-                raise InputError(
-                    "batch norm cannot train on a batch of one image; choose another "
-                    "optimisation.batch_size, so that no batch is that small."
-                ) from error
+        last = run.checkpoint("last") if resume and run.is_resumable else None
+        with (
+            quiet(), allow_tf32(recipe.trainer.precision), interruptible(trainer) as stop,
+            _explained(trainer, last, stop),
+        ):  # fmt: skip
+            trainer.fit(
+                module, datamodule=SplitBatches(dataset, recipe),
+                ckpt_path=None if last is None else str(last), weights_only=True,
+            )  # fmt: skip
     if trainer.is_global_zero:
         module.load_state_dict(run.read_checkpoint("best")["state_dict"])
         run.save_model(model, dataset.classes)
+
+
+def _prepare(run: Run, model: nn.Module) -> None:
+    """Check and repair the files of a run that is to be resumed."""
+    if run.is_resumable:
+        resuming.require_fitting(run, model)
+    if _is_rank_zero():
+        resuming.remove_temporary_files(run)
+        resuming.recover_best(run) if run.is_resumable else resuming.start_again(run)
+
+
+@contextmanager
+def _explained(
+    trainer: lightning.Trainer, last: Path | None, stop: StopBetweenBatches
+) -> Iterator[None]:
+    """Raise a one-line error for a failure that is no fault of turnwise."""
+    try:
+        yield
+    except InputError:
+        raise
+    except MisconfigurationException as error:  # e.g. fewer epochs than were trained
+        raise InputError(" ".join(str(error).split())) from error
+    except Exception as error:
+        if trainer.world_size > 1 and _is_lost_connection(error):
+            raise KeyboardInterrupt("another process of this run has ended") from error
+        if "more than 1 value per channel" in str(error):
+            raise InputError(
+                "batch norm cannot train on a batch of one image; choose another "
+                "optimisation.batch_size, so that no batch is that small."
+            ) from error
+        if last is None or stop.has_started or isinstance(error, OSError) or "memory" in str(error):
+            raise
+        raise InputError(
+            f"{last} does not hold the state of this training ({type(error).__name__}); restore "
+            "it, or train in another folder."
+        ) from error
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    """Return whether the connection to another process failed, as gloo or NCCL reports it."""
+    kinds = (torch.distributed.DistError, ConnectionError)
+    words = ("connection closed by peer", "connection reset", "connection refused", "broken pipe",
+             "socket closed", "recvvalue failed", "sendbytes failed")  # fmt: skip
+    return isinstance(error, kinds) or any(word in str(error).lower() for word in words)
 
 
 def _is_rank_zero() -> bool:
@@ -153,15 +198,16 @@ def _is_rank_zero() -> bool:
 
 
 @contextmanager
-def _cleaned_up(run: Run, missing: list[Path]) -> Iterator[None]:
-    """Remove the folder of a run that fails without a checkpoint; report a full disk in one line.
+def _cleaned_up(run: Run, missing: list[Path] | None) -> Iterator[None]:
+    """Remove the folder of a new run that fails without a checkpoint; report a full disk.
 
-    Folders that were `missing` before, innermost first, are removed unless they are in use.
+    Folders that were `missing` before, innermost first, are removed unless they are in use.  A
+    resumed run, of which none was missing (None), is never removed.
     """
     try:
         yield
     except BaseException as error:
-        if not run.is_resumable and _is_rank_zero():
+        if missing is not None and not run.is_resumable and _is_rank_zero():
             shutil.rmtree(run.path, ignore_errors=True)
             with suppress(OSError):
                 for path in missing:

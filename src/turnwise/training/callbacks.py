@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from turnwise.data.batches import mix
+from turnwise.errors import require
 from turnwise.files import write_atomic
 from turnwise.signals import handle_interrupts
 from turnwise.training.recipe import Recipe
@@ -139,9 +140,22 @@ class EpochTable(Callback):
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self.start = time.monotonic()
         if self.path.is_file() and not self.rows:
-            with self.path.open(newline="") as file:
-                rows = list(csv.DictReader(file))
-            self.rows = [row for row in rows if int(row["epoch"]) < trainer.current_epoch]
+            self.rows = [row for row in self._read() if int(row["epoch"]) < trainer.current_epoch]
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Return the rows of the epochs before the run was resumed."""
+        try:
+            with self.path.open(encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file, strict=True))
+            known = all(row.keys() <= set(COLUMNS) and int(row["epoch"]) >= 0 for row in rows)
+        except (OSError, ValueError, KeyError, TypeError, csv.Error):
+            known = False
+        require(
+            known,
+            f"{self.path} is no table of epochs; restore it, or remove it to continue without "
+            "the rows of earlier epochs.",
+        )
+        return rows
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         if not trainer.is_global_zero:
@@ -217,20 +231,24 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class StopBetweenBatches(Callback):
-    """Stop before the next batch at the first Ctrl-C, immediately at the second.
+    """Stop before the next batch at the first signal (Ctrl-C, SIGTERM), at once at the second.
 
     A KeyboardInterrupt could leave the queue to the TensorBoard writer locked.  Closing the writer
     would then hang, and by that time Lightning ignores further Ctrl-C.
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested, self.has_started = set[int](), False
+        self.install: Callable[[], None] = lambda: None
 
-    def request(self, *_: Any) -> None:
-        """Handle the signal; `print` is not safe here."""
-        if self.requested:
+    def request(self, number: int = signal.SIGINT, *_: Any) -> None:
+        """Handle the signal; `print` is not safe here.
+
+        A closing terminal sends SIGHUP and SIGTERM at once, which is one request.
+        """
+        if number in self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested.add(number)
         if sys.__stderr__ is not None:
             with suppress(OSError, ValueError):  # the same Ctrl-C may have ended the reader
                 os.write(sys.__stderr__.fileno(), STOPPING)
@@ -238,6 +256,10 @@ class StopBetweenBatches(Callback):
     def stop_if_requested(self) -> None:
         if self.requested:
             raise KeyboardInterrupt
+
+    def on_train_start(self, *_: Any) -> None:
+        self.has_started = True
+        self.install()  # Lightning has its own handler of SIGTERM
 
     def on_train_batch_start(self, *_: Any) -> None:
         self.stop_if_requested()
@@ -247,7 +269,7 @@ class StopBetweenBatches(Callback):
 
 
 @contextmanager
-def interruptible(trainer: lightning.Trainer) -> Iterator[None]:
+def interruptible(trainer: lightning.Trainer) -> Iterator[StopBetweenBatches]:
     """Raise one KeyboardInterrupt between batches if Ctrl-C is pressed while `trainer` fits.
 
     Of several processes the first reacts, and Lightning ends the others.
@@ -255,8 +277,9 @@ def interruptible(trainer: lightning.Trainer) -> Iterator[None]:
     stop = StopBetweenBatches()
     trainer.callbacks.insert(0, stop)  # type: ignore[attr-defined]
     try:
-        with handle_interrupts(stop.request if trainer.local_rank == 0 else signal.SIG_IGN):
-            yield
+        handler = stop.request if trainer.local_rank == 0 else signal.SIG_IGN
+        with handle_interrupts(handler) as stop.install:
+            yield stop
         stop.stop_if_requested()
     except SystemExit:  # Lightning exits on Ctrl-C; here the caller decides
         if trainer.interrupted:
