@@ -160,8 +160,7 @@ def measured_invariance(model: nn.Module) -> dict[str, Any]:
 
 def licence_of(data_licence: str) -> str:
     """MIT, unless the data forbid commercial use: then as the data."""
-    closed = "-NC" in data_licence or "non-commercial" in data_licence
-    return data_licence if closed else "MIT"
+    return data_licence if shelf.forbids_commerce(data_licence) else "MIT"
 
 
 def make_card(

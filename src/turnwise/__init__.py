@@ -28,6 +28,7 @@ _MODULES = {
     "Run": "turnwise.runs.run",
     "Predictor": "turnwise.inference.predictor",
     "certify": "turnwise.evaluation",
+    "export": "turnwise.deploy.export",
 }
 __all__ = sorted([*_MODULES, "layers"])
 
@@ -47,6 +48,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from turnwise import layers as layers
     from turnwise.data import load_dataset as load_dataset
+    from turnwise.deploy.export import export as export
     from turnwise.errors import InputError as InputError
     from turnwise.evaluation import certify as certify
     from turnwise.groups import PlanarGroup as PlanarGroup

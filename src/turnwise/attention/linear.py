@@ -45,7 +45,7 @@ LEAST_EXPONENT = -40.0  # likewise: the product of two such features is above 0 
 
 def elu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return elu(x) + 1; below zero it is computed as exp(x), down to exp(−40)."""
-    return x.clamp(LEAST_EXPONENT, 0).exp() + x.relu()
+    return x.clamp(LEAST_EXPONENT, 0.0).exp() + x.relu()
 
 
 def relu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

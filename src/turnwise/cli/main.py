@@ -14,7 +14,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from turnwise import __version__
-from turnwise.cli import certify, convert, demo, listing, predict, shifted, show, test, train
+from turnwise.cli import (
+    certify,
+    convert,
+    demo,
+    export,
+    listing,
+    predict,
+    shifted,
+    show,
+    test,
+    train,
+)
 from turnwise.cli.model_flags import hyphenate
 from turnwise.cli.terminal import keep_memory, note
 from turnwise.errors import InputError, UnfinishedRunError
@@ -29,6 +40,7 @@ COMMANDS: dict[str, tuple[Command, AddArguments]] = {
     "certify": (certify.certify, certify.arguments),
     "verify": (certify.verify, certify.verify_arguments),
     "predict": (predict.predict, predict.arguments),
+    "export": (export.export, export.arguments),
     "import": (convert.import_weights, convert.import_arguments),
     "orbit": (convert.make_orbit, convert.orbit_arguments),
     "show": (show.show, show.arguments),

@@ -6,7 +6,7 @@ import io
 import sys
 from pathlib import Path
 
-from turnwise.cli.terminal import MODEL_HELP, add_device, chosen_device
+from turnwise.cli.terminal import OR_FILE, add_device, chosen_device
 from turnwise.errors import InputError, require
 from turnwise.signals import handle_interrupts
 
@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help=MODEL_HELP)
+    parser.add_argument("model", help=OR_FILE)
     parser.add_argument(
         "images", nargs="+", metavar="IMAGE",
         help="image files, or folders of PNG, JPEG, TIFF, BMP, WebP",
@@ -77,7 +77,7 @@ def _image_files(given: list[str]) -> list[Path]:
 
 
 def serve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="RUN", help=MODEL_HELP)
+    parser.add_argument("model", metavar="RUN", help=OR_FILE)
     parser.add_argument("--port", type=int, default=8765, help="0 for any (default: 8765)")
     parser.add_argument(
         "--host", default=LOOPBACK, help=f"address to listen on (default: {LOOPBACK}, this machine)"

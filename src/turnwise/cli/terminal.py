@@ -10,6 +10,7 @@ from typing import Any
 from turnwise.errors import InputError
 
 MODEL_HELP = "a run, a model folder, or the name of pretrained weights"
+OR_FILE = f"{MODEL_HELP}; or a file that turnwise export wrote"
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h numbers them
 KEPT = 1 << 30  # bytes; a larger block, or more free memory than this, is returned

@@ -6,7 +6,7 @@ unpickles custom objects, loads compiled libraries and evaluates expressions as 
 archive is inspected first (`require_plain_graph`): it may hold weights, operations of torch, and
 expressions of sizes in a small vocabulary.
 
-A file has one precision, and takes images in [0, 1].
+A file has one precision, and takes images in [0, 1], or uint8 if its description says so.
 """
 
 import ast
@@ -27,10 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.errors import InputError, require
+from turnwise.groups import PlanarGroup
+from turnwise.inference.description import EXTRA, KEY, Description, read_description
 
 PARTS = re.compile(
     r"[^/]+/(models/\w+\.json|data/weights/(weight_\d+|\w+_weights_config\.json)"
     r"|data/constants/(tensor_\d+|\w+_constants_config\.json)|data/sample_inputs/\w+\.pt"
+    r"|extra/turnwise\.json"
     r"|archive_format|archive_version|byteorder|version|\.data/(version|serialization_id))"
 )
 OPERATIONS = re.compile(
@@ -119,7 +122,8 @@ def weights_only() -> Iterator[None]:
 
 NAMES = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16",
          torch.bfloat16: "bfloat16"}  # fmt: skip
-ONNX_TYPES = {"tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16"}
+ONNX_TYPES = {"tensor(double)": "float64", "tensor(float)": "float32", "tensor(float16)": "float16",
+              "tensor(uint8)": "float32"}  # fmt: skip
 SCOPES = "pkg.torch.onnx.name_scopes"  # where torch's exporter stores the path of a node's module
 Observer = Callable[[str, str, Tensor | None, Tensor], None]  # name, type, input, output
 
@@ -129,22 +133,25 @@ class FileModel(nn.Module):
 
     Args:
         path: the file.
-        run: from images to logits.
+        run: from images to outputs by name, "logits" among them.
         precision: the only precision in which it computes.
         shape: (batch, channel, row, col) of its images, None where any number is allowed.
+        description: what the file states about itself, if `turnwise.export` wrote it.
         inside: a module whose children are the file's layers, if there is one.
         trace: calls an observer with the input and output of every node, if it can.
 
-    `preprocess` is set by a caller who knows what the images need (certificate/targets.py).
+    `preprocess` is set by a caller who knows what the images need (certificate/targets.py); a file
+    with a description contains its preprocessing.
     """
 
     def __init__(
         self,
         path: Path,
-        run: Callable[[Tensor], Tensor],
+        run: Callable[[Tensor], dict[str, Any]],
         precision: str,
         shape: tuple[int | None, ...],
         *,
+        description: Description | None = None,
         inside: nn.Module | None = None,
         trace: Callable[[Tensor, Observer], None] | None = None,
     ) -> None:
@@ -153,9 +160,32 @@ class FileModel(nn.Module):
         self.run, self.precision, self.shape, self.batch = run, precision, shape, shape[0]
         self.inside, self.trace = inside or nn.Identity(), trace
         self.preprocess: Callable[[Tensor], Tensor] | None = None
+        self.description = description
+        if description is not None:
+            self.classes = description.classes
+            self.group = PlanarGroup.named(description.group)
+            self.shape = (shape[0], description.channels, description.size, description.size)
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether the graph takes uint8; images in [0, 1] are converted."""
+        return self.description is not None and self.description.pixels == "uint8"
+
+    @property
+    def has_embedding(self) -> bool:
+        return self.description is not None and "embedding" in self.description.outputs
+
+    def outputs(self, images: Tensor) -> dict[str, Any]:
+        """Return all outputs by name; a file without a description has logits only."""
+        return self.run(to_bytes(images) if self.takes_bytes else images)
 
     def forward(self, images: Tensor) -> Any:
-        return self.run(images)
+        return self.outputs(images)["logits"]
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """Return images in [0, 1] as uint8, rounded."""
+    return (images * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def hash_file(path: Path) -> str:
@@ -179,11 +209,12 @@ def open_exported(path: Path) -> FileModel:
     require_plain_graph(path)
     logger = logging.getLogger("torch.export.unflatten")
     level = logger.level
+    extra: dict[str, Any] = {EXTRA: ""}
     try:
         logger.setLevel(logging.ERROR)  # it warns of every shared module
         with weights_only(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            program = torch.export.load(path)
+            program = torch.export.load(path, extra_files=extra)
             inside = torch.export.unflatten(program)
     except Exception as error:  # a damaged archive can fail in any way
         raise InputError(
@@ -200,15 +231,26 @@ def open_exported(path: Path) -> FileModel:
     value = next(n for n in program.graph.nodes if n.name == inputs[0]).meta["val"]
     require(isinstance(value, Tensor) and value.ndim == 4, _wrong_input(path))
     shape = tuple(side if isinstance(side, int) else None for side in value.shape)
-    require(value.dtype in NAMES, f"{path} takes images of {value.dtype}; export it in float32.")
-    return FileModel(path, inside, NAMES[value.dtype], shape, inside=inside)
+    description = read_description(extra[EXTRA] or None, path)
+    kinds = NAMES | ({torch.uint8: "float32"} if description is not None else {})
+    require(value.dtype in kinds, f"{path} takes images of {value.dtype}; export it in float32.")
+
+    names = ("logits",) if description is None else description.outputs
+
+    def run(images: Tensor) -> dict[str, Any]:
+        found = inside(images)
+        return dict(zip(names, [found] if description is None else found, strict=True))
+
+    return FileModel(
+        path, run, kinds[value.dtype], shape, description=description, inside=inside
+    )  # fmt: skip
 
 
 def open_onnx(path: Path) -> FileModel:
     """Open an ONNX file, which onnxruntime runs on the CPU; tracing needs the package onnx."""
     runtime = _optional("onnxruntime")
     try:
-        session = _session(runtime, str(path))
+        session = _session(runtime, str(path), optimised=True)
     except Exception as error:  # onnxruntime has a class for each of many failures
         raise InputError(
             f"{path} cannot be run by onnxruntime ({_first_line(error)}); export it again."
@@ -219,20 +261,28 @@ def open_onnx(path: Path) -> FileModel:
         f"{path} takes {len(inputs)} inputs; it must take images and nothing else.",
     )
     require(len(inputs[0].shape) == 4, _wrong_input(path))
+    description = read_description(session.get_modelmeta().custom_metadata_map.get(KEY), path)
     require(
-        inputs[0].type in ONNX_TYPES,
+        inputs[0].type in ONNX_TYPES
+        and (description is not None or inputs[0].type != "tensor(uint8)"),
         f"{path} takes images of {inputs[0].type}; export it in float32.",
     )
+    names = ("logits",) if description is None else description.outputs
+    requested = [output.name for output in session.get_outputs()][: len(names)]
     shape = tuple(side if isinstance(side, int) else None for side in inputs[0].shape)
 
-    def run(images: Tensor) -> Tensor:
+    def run(images: Tensor) -> dict[str, Any]:
         feed = {inputs[0].name: images.detach().cpu().contiguous().numpy()}
-        return torch.from_numpy(session.run(None, feed)[0])
+        found = session.run(requested, feed)
+        return {name: torch.from_numpy(x) for name, x in zip(names, found, strict=True)}
 
     def trace(images: Tensor, observe: Observer) -> None:
-        trace_nodes(path, runtime, images, observe)
+        fitting = to_bytes(images) if inputs[0].type == "tensor(uint8)" else images
+        trace_nodes(path, runtime, fitting, observe)
 
-    return FileModel(path, run, ONNX_TYPES[inputs[0].type], shape, trace=trace)
+    return FileModel(
+        path, run, ONNX_TYPES[inputs[0].type], shape, description=description, trace=trace
+    )
 
 
 def trace_nodes(path: Path, runtime: Any, images: Tensor, observe: Observer) -> None:
@@ -244,7 +294,8 @@ def trace_nodes(path: Path, runtime: Any, images: Tensor, observe: Observer) -> 
     model.graph.output.extend(
         onnx.ValueInfoProto(name=name) for name in dict.fromkeys(results) if name not in wanted
     )
-    session = _session(runtime, model.SerializeToString())
+    # fused nodes would round differently when their outputs are requested one by one
+    session = _session(runtime, model.SerializeToString(), optimised=False)
     start = session.get_inputs()[0].name
     names = [output.name for output in session.get_outputs()]
     arrays = session.run(names, {start: images.detach().cpu().contiguous().numpy()})
@@ -271,11 +322,11 @@ def _layer_of(node: Any) -> str:
     return name
 
 
-def _session(runtime: Any, model: str | bytes) -> Any:
-    options = runtime.SessionOptions()
+def _session(runtime: Any, model: str | bytes, *, optimised: bool) -> Any:
+    levels, options = runtime.GraphOptimizationLevel, runtime.SessionOptions()
     options.log_severity_level = 3  # errors only
-    # fused nodes would round differently when their outputs are requested one by one
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    level = levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = level
     return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from turnwise.data.catalogue import CATALOGUE
 from turnwise.errors import InputError, require
 from turnwise.inference.exported import FileModel, open_file
 from turnwise.models import create_model, list_models, load
 from turnwise.models.registry import config_of
-from turnwise.models.weights import pretrained_folder, read_card
+from turnwise.models.weights import forbids_commerce, pretrained_folder, read_card
 from turnwise.options import parse_value
 from turnwise.runs.run import Run
 from turnwise.training.recipe import make_recipe
@@ -51,7 +52,9 @@ def open_model(
 
 
 def open_trained(target: str | Path) -> nn.Module:
-    """Return the model of a run or of a model folder, or pretrained weights by name."""
+    """Return the model of a run, a model folder or an exported file, or pretrained weights."""
+    if Path(target).suffix.lower() in FILES:
+        return open_described(target)
     run = Run(target)
     return run.model() if run.exists else load(target)
 
@@ -67,6 +70,32 @@ def fill_of(target: str | Path) -> str:
     if folder is not None:
         return make_recipe(read_card(folder)["recipe"], stored=True).data.fill
     return "zeros"
+
+
+def open_described(target: str | Path) -> FileModel:
+    """Return the model in a file that states its classes, as files of `turnwise.export` do."""
+    model = open_file(target)
+    require(
+        model.description is not None,
+        f"{target} does not state its classes and its preprocessing; export it with turnwise, or "
+        "give the model that it was made from.",
+    )
+    return model
+
+
+def weights_licence(target: str | Path) -> str:
+    """Return the licence of trained weights where it is known, else an empty string.
+
+    Pretrained weights state it on their card.  Weights of a run have the licence of their data if
+    that forbids commercial use.
+    """
+    folder, run = pretrained_folder(target), Run(target)
+    if folder is not None:
+        return str(read_card(folder)["licence"])
+    if not run.exists or run.recipe.data.name not in CATALOGUE:
+        return ""
+    licence = CATALOGUE[run.recipe.data.name].licence
+    return licence if forbids_commerce(licence) else ""
 
 
 def is_code(target: str) -> bool:

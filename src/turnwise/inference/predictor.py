@@ -163,6 +163,9 @@ class Predictor:
     def _outputs(self, images: Tensor, wanted: Sequence[str], count: int) -> dict[str, Tensor]:
         model, found = self.model, dict[str, Tensor]()
         if "embedding" in wanted:
+            if isinstance(model, FileModel) and model.has_embedding:
+                outputs = model.outputs(images)
+                return {name: outputs[name] for name in wanted}
             if not isinstance(model, Model):
                 raise InputError(
                     f"a {type(model).__name__} has no embedding; that takes a model with "

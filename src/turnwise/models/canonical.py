@@ -89,7 +89,9 @@ class Canonical(nn.Module):
 
     def forward(self, images: Images) -> Float[Tensor, "batch num_classes"]:
         element, clear = self.choose(images)
-        upright = self._views(images)[element, torch.arange(len(images), device=images.device)]
+        upright = self._views(images)[element, torch.arange(images.shape[0], device=images.device)]
+        if torch.compiler.is_compiling():  # a graph has no branches: every image takes both ways
+            return torch.where(clear[:, None], self._logits(upright), self.orbit(images))
         if bool(clear.all()):
             return self._logits(upright)
         if not bool(clear.any()):
@@ -104,7 +106,7 @@ class Canonical(nn.Module):
         self.orbit.views.require_fitting(images)
         outside = self.orbit.outside(images)
         views = self.orbit.sampler.views(images, range(self.group.order), outside)
-        return views.unflatten(0, (self.group.order, len(images)))
+        return views.unflatten(0, (self.group.order, -1))
 
     def _logits(self, upright: Images) -> Float[Tensor, "batch num_classes"]:
         return self.orbit.combine_one(self.orbit.output_of(upright))

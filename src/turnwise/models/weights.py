@@ -74,6 +74,11 @@ def read_card(folder: Path) -> dict[str, Any]:
     return dict(card)
 
 
+def forbids_commerce(licence: str) -> bool:
+    """Return whether a licence of data forbids commercial use; then weights have it, too."""
+    return "-NC" in licence or "non-commercial" in licence
+
+
 def require_as_described(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise unless the configuration in a folder of pretrained weights agrees with its card.
 

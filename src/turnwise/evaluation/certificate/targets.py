@@ -24,7 +24,7 @@ from turnwise.evaluation.certificate.comparison import (
 )
 from turnwise.geometry.warps import AUTO, choose_fill
 from turnwise.groups import PlanarGroup
-from turnwise.inference.exported import FileModel
+from turnwise.inference.exported import FileModel, to_bytes
 from turnwise.inference.loading import image_shape, open_model
 from turnwise.inference.predictor import Predictor
 from turnwise.runs.run import Run
@@ -148,7 +148,9 @@ def choose_images(
     size = request.size or size or DEFAULT_SIZE
     if not request.data:
         words = "embedded digits, resampled, with noise"
-        return noisy_digits(request.images, channels, size), words, "zeros"
+        images = noisy_digits(request.images, channels, size)
+        takes_bytes = isinstance(model, FileModel) and model.takes_bytes
+        return (to_unit(to_bytes(images)) if takes_bytes else images), words, "zeros"
     dataset = load_dataset(request.data, data_dir=data_dir, image_size=size, channels=channels)
     words = f"validation images of {dataset.name}"
     fill = choose_fill(AUTO, dataset.train.images)

@@ -132,7 +132,7 @@ def _rotate(images: Images, angle: float) -> Images:
     # grid_sample counts from -1 to 1, y downwards, and needs images in the grid's precision
     grid = torch.stack([from_x * (2 / cols), from_y * (-2 / rows)], dim=-1)
     rotated = F.grid_sample(
-        images.to(grid.dtype), grid.expand(len(images), -1, -1, -1),
+        images.to(grid.dtype), grid.expand(images.shape[0], -1, -1, -1),
         mode="bilinear", padding_mode="zeros", align_corners=False,
     )  # fmt: skip
     return rotated.to(images.dtype)
