@@ -19,7 +19,7 @@ from turnwise.evaluation.certificate.verification import verify
 from turnwise.inference.exported import open_file
 from turnwise.inference.predictor import Predictor
 
-SUBSET = (("turnwise_vit_nano", ".onnx"), ("g_cnn", ".pt2"))
+SUBSET = (("turnwise_vit_nano", ".onnx"), ("vit", ".pt2"))
 REST = [(n, s) for n in families.FAMILIES for s in (".onnx", ".pt2") if (n, s) not in SUBSET]
 
 

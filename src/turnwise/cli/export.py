@@ -78,10 +78,19 @@ def describe(exported: "Exported") -> str:
     ]
     certificate = exported.certificate
     if certificate is None:
-        lines.append("no symmetry is claimed, so there is no certificate")
+        lines.append(f"no certificate: {_why_none(exported)}")
     else:
         error = max(element.float32 or 0.0 for element in certificate.elements)
         verdict = "invariant" if exported.is_exact else "approximately invariant, NOT exact"
         lines.append(f"{verdict} under {certificate.claim}: largest error {error:.1e}")
         lines.append(f"certificate: {certificate_path(path)}")
     return "\n".join(lines)
+
+
+def _why_none(exported: "Exported") -> str:
+    from turnwise.groups import PlanarGroup
+
+    group = PlanarGroup.named(exported.description.group)
+    if group.exact_subgroup().order == 1:
+        return "no symmetry is claimed"
+    return f"the outputs are maps, which rotate with the image under {group.exact_subgroup().name}"

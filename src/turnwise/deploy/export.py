@@ -29,7 +29,7 @@ from turnwise.evaluation.certificate.comparison import hash_weights, logit_chang
 from turnwise.evaluation.certificate.targets import Request, noisy_digits
 from turnwise.evaluation.certificate.verification import describe_failures
 from turnwise.files import fill_atomic, write_json
-from turnwise.groups import PlanarGroup
+from turnwise.groups import PlanarGroup, act_on_image, equivariance_errors
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
 from turnwise.inference.description import PIXELS, Description
 from turnwise.inference.exported import FileModel, to_bytes
@@ -82,7 +82,7 @@ class Exported:
     """A file that was written and checked.
 
     changes      the largest relative difference from the model's logits, for each batch size
-    certificate  None where no symmetry is claimed
+    certificate  None where no symmetry is claimed, and for maps, which are only measured
     """
 
     path: Path
@@ -131,7 +131,7 @@ def export(model: nn.Module, path: str | Path, **options: object) -> Exported:
     def fill(temporary: Path) -> None:
         write_file(kind, graph, temporary, description)
         opened = open_written(kind, temporary, description)
-        exported = _check(opened, model, images, replace(chosen, source=chosen.source), path)
+        exported = _check(opened, model, images, chosen, path)
         if exported.certificate is not None:
             write_json(certificate_path(path), exported.certificate.plain())
         found.append(exported)
@@ -156,7 +156,8 @@ def _prepare(model: nn.Module, options: ExportOptions) -> tuple[Description, Pro
     images = to_unit(to_bytes(images)) if options.pixels == "uint8" else images
     inside = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
     embedding = has_embedding(inside, images[:2])
-    count = Predictor(inside).logits(images[:2]).shape[-1]
+    logits = Predictor(inside).logits(images[:2])
+    count = logits.shape[1]
     computing = options.precision if options.precision in PRECISIONS else "float32"
     program = Program(inside.to(PRECISIONS[computing]), computing, has_embedding=embedding).eval()
     classes = options.classes or class_names(model) or tuple(map(str, range(count)))
@@ -195,10 +196,13 @@ def _check(
     require_close(worst, precision, path)
     certificate = None
     group = PlanarGroup.named(description.group)
-    if group.exact_subgroup().order > 1:
+    claims = group.exact_subgroup().order > 1
+    if claims and Predictor(opened).logits(images[:1]).ndim == 4:
+        _require_equivariant(opened, group, images[:4], precision, path)
+    elif claims:
         request = Request(
             str(path), group.name, images=IMAGES, angles=ANGLES, shifts=0,
-            precisions=("float32",), layers=False, against=options.source,
+            precisions=("float32",), layers=False, against=options.source, fill="zeros",
         )  # fmt: skip
         certificate = certify(
             opened, group, images[:IMAGES], target=request.target,
@@ -208,6 +212,20 @@ def _check(
         certificate = replace(certificate, request=request.plain())
         _require_certificate(certificate, precision, path)
     return Exported(path, description, changes, certificate)
+
+
+def _require_equivariant(
+    opened: FileModel, group: PlanarGroup, images: Tensor, precision: str, path: Path
+) -> None:
+    """Raise unless maps of logits rotate with the images; certificates are about single classes."""
+    logits = Predictor(opened).logits
+    exact = group.grid_elements()
+    error = max(equivariance_errors(logits, group, images, act_out=act_on_image, elements=exact))
+    if not error <= LIMIT[precision]:
+        raise CertificateError(
+            f"the maps of {path} do not rotate with the image (error {error:.1e} under "
+            f"{group.name}); nothing was written. To export such a model, claim no symmetry: C1."
+        )
 
 
 def _changes(opened: FileModel, model: nn.Module, images: Tensor) -> dict[int, float]:
