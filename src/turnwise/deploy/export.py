@@ -124,8 +124,7 @@ def export(model: nn.Module, path: str | Path, **options: object) -> Exported:
         "int8 is written by onnxruntime, for ONNX files; choose .onnx or another precision.",
     )
     description, program, images = _prepare(model, chosen)
-    with torch.no_grad():
-        graph = trace(program, _example(images, chosen))
+    graph = trace(program, _example(images, chosen))  # no parameter needs gradients
     found: list[Exported] = []
 
     def fill(temporary: Path) -> None:
