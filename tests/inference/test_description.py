@@ -10,7 +10,18 @@ from turnwise.errors import InputError
 from turnwise.inference.description import Description, read_description
 
 DESCRIPTION = Description(
-    "vit", "C4", ("a", "b"), 1, 28, "float32", "float32", ("logits",), "00", "MIT", "0.1"
+    "vit",
+    "C4",
+    ("a", "b"),
+    1,
+    28,
+    "float32",
+    "float32",
+    ("logits",),
+    "00",
+    "MIT",
+    "0.1",
+    {"kind": "class", "names": ["a", "b"]},
 )
 PATH = Path("net.onnx")
 
@@ -31,7 +42,8 @@ def test_other_files_have_none():
     "text",
     ["", "[]", "{", "[" * 100_000, changed(format=2), changed(size="28"), changed(size=True),
      changed(size=0), changed(classes="ab"), changed(classes=[1]), changed(group="E8"),
-     changed(pixels="int64"), changed(more=1), json.dumps({"format": 1})],
+     changed(pixels="int64"), changed(more=1), changed(target=[]), changed(target={"kind": "x"}),
+     json.dumps({"format": 1})],
 )  # fmt: skip
 def test_a_changed_description_is_refused(text):
     with pytest.raises(InputError, match=r"the description inside net\.onnx cannot be read") as e:

@@ -159,7 +159,8 @@ def _prepare(model: nn.Module, options: ExportOptions) -> tuple[Description, Pro
     count = logits.shape[1]
     computing = options.precision if options.precision in PRECISIONS else "float32"
     program = Program(inside.to(PRECISIONS[computing]), computing, has_embedding=embedding).eval()
-    classes = options.classes or class_names(model) or tuple(map(str, range(count)))
+    kind = program.kind
+    classes = options.classes or kind.names or class_names(model) or tuple(map(str, range(count)))
     require(
         len(classes) in (count, 2 if count == 1 else count),
         f"{len(classes)} class names were given for a model of {count} classes.",
@@ -167,6 +168,7 @@ def _prepare(model: nn.Module, options: ExportOptions) -> tuple[Description, Pro
     description = Description(
         _name_of(model), group.name, classes, channels, size, options.pixels, options.precision,
         program.outputs, hash_weights(model), options.licence, turnwise.__version__,
+        {**kind.plain(), "names": list(classes)},
     )  # fmt: skip
     return description, program, images
 

@@ -1,4 +1,4 @@
-"""The graph that is exported: images in; logits, probabilities and the embedding out.
+"""The graph that is exported: images in; logits, predictions and the embedding out.
 
 Preprocessing is inside, so that whoever runs the file needs nothing of turnwise.
 """
@@ -8,8 +8,9 @@ from jaxtyping import Shaped, config
 from torch import Tensor, nn
 
 from turnwise.data.batches import to_unit
+from turnwise.data.targets import kind_of
 from turnwise.errors import InputError
-from turnwise.inference.predictor import OUTPUTS, PRECISIONS, Predictor, probabilities_of
+from turnwise.inference.predictor import PRECISIONS, Predictor
 from turnwise.models.contract import Model, logits_of
 
 Images = Shaped[Tensor, "batch channel row col"]
@@ -27,7 +28,9 @@ class Program(nn.Module):
     def __init__(self, model: nn.Module, precision: str, *, has_embedding: bool) -> None:
         super().__init__()
         self.model, self.precision, self.has_embedding = model, precision, has_embedding
-        self.outputs = OUTPUTS if has_embedding else OUTPUTS[:2]
+        self.kind = kind_of(model)
+        predicted = "probabilities" if self.kind.has_probabilities else "predictions"
+        self.outputs = ("logits", predicted, *(("embedding",) if has_embedding else ()))
 
     def forward(self, images: Images) -> tuple[Tensor, ...]:
         images = to_unit(images).to(PRECISIONS[self.precision])
@@ -35,11 +38,11 @@ class Program(nn.Module):
         prepared = images if preprocess is None else preprocess(images)
         if not self.has_embedding or not isinstance(self.model, Model):
             logits = logits_of(self.model(prepared)).float()
-            return logits, probabilities_of(logits)
+            return logits, self.kind.predict(logits)
         features = self.model.forward_features(prepared)
         logits = self.model.forward_head(features).float()
         embedding = self.model.forward_head(features, pre_logits=True)
-        return logits, probabilities_of(logits), embedding.float()
+        return logits, self.kind.predict(logits), embedding.float()
 
 
 def has_embedding(model: nn.Module, images: Images) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from turnwise.data.targets import read_kind
 from turnwise.errors import InputError, require
 from turnwise.groups import PlanarGroup
 
@@ -25,7 +26,8 @@ class Description:
 
     name            of the model: a registered name or a class
     group           under which the outputs are claimed to be invariant; C1 claims nothing
-    classes         the names of the classes
+    classes         the names of the classes, labels or columns of numbers
+    target          the kind of target that it predicts, as `TargetKind.plain` returns it
     channels, size  of the images
     pixels          "float32": numbers from 0 to 1; "uint8": integers from 0 to 255
     precision       in which the graph computes
@@ -46,6 +48,7 @@ class Description:
     weights_sha256: str
     licence: str
     turnwise: str
+    target: dict[str, Any]
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False)
@@ -76,6 +79,8 @@ def _from_plain(plain: dict[str, Any]) -> Description:
         value = plain[name]
         if kind is int:
             fits = type(value) is int and value > 0
+        elif name == "target":
+            fits = isinstance(value, dict) and bool(read_kind(value))
         elif kind is str:
             fits = isinstance(value, str)
         else:

@@ -162,7 +162,7 @@ class FileModel(nn.Module):
         self.preprocess: Callable[[Tensor], Tensor] | None = None
         self.description = description
         if description is not None:
-            self.classes = description.classes
+            self.classes, self.target = description.classes, description.target
             self.group = PlanarGroup.named(description.group)
             self.shape = (shape[0], description.channels, description.size, description.size)
 

@@ -164,18 +164,19 @@ class Predictor:
         model, found = self.model, dict[str, Tensor]()
         if "embedding" in wanted:
             if isinstance(model, FileModel) and model.has_embedding:
-                outputs = model.outputs(images)
-                return {name: outputs[name] for name in wanted}
-            if not isinstance(model, Model):
+                found |= model.outputs(images)
+                logits = found["logits"]
+            elif isinstance(model, Model):
+                features = model.forward_features(images)
+                found["embedding"] = model.forward_head(features, pre_logits=True)
+                if set(wanted) == {"embedding"}:
+                    return found
+                logits = model.forward_head(features)
+            else:
                 raise InputError(
                     f"a {type(model).__name__} has no embedding; that takes a model with "
                     "forward_features and forward_head."
                 )
-            features = model.forward_features(images)
-            found["embedding"] = model.forward_head(features, pre_logits=True)
-            if set(wanted) == {"embedding"}:
-                return found
-            logits = model.forward_head(features)
         else:
             logits = logits_of(model(images))
         require(
