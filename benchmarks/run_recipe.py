@@ -4,9 +4,10 @@
 
 Each seed is trained, selected on validation and tested once, by the commands `turnwise train` and
 `turnwise test`; the record in benchmarks/recipes.jsonl holds every seed and their mean.  On other
-data (data.name=dermamnist_c) runs and record are kept beside those on the recipe's own.  In a
-setting {seed} stands for each of them (model.weights=runs/rotmnist_resnet/seed_{seed}).  With --add
-the record holds the seeds of the last one, too, if these had as many epochs.
+data (data.name=dermamnist_c), or a fraction of it, runs and record are kept beside those on the
+recipe's own.  In a setting {seed} stands for each of them
+(model.weights=runs/rotmnist_resnet/seed_{seed}).  With --add the record holds the seeds of the last
+one, too, if these had as many epochs.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from records import append_record, read_records
 
 from turnwise.errors import InputError
 from turnwise.evaluation import evaluate_run
+from turnwise.evaluation.evaluate import score_column
 from turnwise.models import load
 from turnwise.training.recipe import Recipe, read_recipe
 
@@ -45,8 +47,13 @@ def arguments() -> argparse.Namespace:
 
 def title(args: argparse.Namespace, recipe: Recipe) -> str:
     """The recipe's name, and the data's where they are not its own."""
-    own = read_recipe(args.recipe).data.name
-    return args.recipe.stem + (f"-{recipe.data.name}" if recipe.data.name != own else "")
+    own = read_recipe(args.recipe).data
+    data = f"-{recipe.data.name}" if recipe.data.name != own.name else ""
+    return args.recipe.stem + data + _fraction(recipe)
+
+
+def _fraction(recipe: Recipe) -> str:
+    return f"-{recipe.data.fraction:g}" if recipe.data.fraction < 1 else ""
 
 
 def training(args: argparse.Namespace, name: str, seed: int) -> tuple[Path, list[str]]:
@@ -60,9 +67,11 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
     """What one seed came to: test figures, the validation accuracy it was chosen by, the time."""
     result = evaluate_run(run, device=device)
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
-    turned = result["angles"]["accuracy"]
+    main = result.get("main_score", "accuracy")  # of masks another than of classes
+    turned = result["angles"][main]
+    selected = score_column(rows[0])
     return {
-        "test_accuracy": result["scores"]["accuracy"]["value"],
+        f"test_{main}": result["scores"][main]["value"],
         "scores": {name: score["value"] for name, score in result["scores"].items()},
         "orbit_scores": result["orbit_scores"],
         "angles": len(turned),
@@ -70,7 +79,8 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
         "mean_over_angles": mean(turned),
         "orbit_agreement": result["orbit_agreement"],
         "turn_agreement": result["rotation_agreement"],
-        "val_accuracy": max(float(row["val_accuracy"]) for row in rows),
+        selected: max(float(row[selected]) for row in rows),
+        **({"subsets": result["subsets"]} if result.get("subsets") else {}),
         "training_seconds": sum(float(row["seconds"]) for row in rows),
         "epochs": len(rows),
         "times_examined": result["times_evaluated"],
@@ -79,13 +89,15 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
     }
 
 
-def earlier_seeds(args: argparse.Namespace, data: str) -> dict[str, dict[str, Any]]:
+def earlier_seeds(args: argparse.Namespace, recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Those of the last record of the recipe on the data, each with the commit that it ran at."""
+    data, share = recipe.data.name, recipe.data.fraction
     own = read_recipe(args.recipe).data.name  # of records that say none
     found = [
         record for record in (read_records(args.records) if args.records.is_file() else [])
         if record["figures"]["recipe"] == args.recipe.stem
         if record["figures"].get("data", own) == data
+        if record["figures"].get("fraction", share) == share
     ]  # fmt: skip
     if not found:
         return {}
@@ -109,7 +121,7 @@ def main() -> None:
     except InputError as error:
         sys.exit(str(error))
     name = title(args, recipe)
-    earlier = earlier_seeds(args, recipe.data.name) if args.add else {}
+    earlier = earlier_seeds(args, recipe) if args.add else {}
     require_alike(earlier, recipe)
     runs = [training(args, name, seed) for seed in args.seeds]
     if args.parallel:
@@ -123,16 +135,17 @@ def main() -> None:
         str(seed): figures_of(run, args.device)
         for seed, (run, _) in zip(args.seeds, runs, strict=True)
     }
-    accuracy = [figures["test_accuracy"] for figures in seeds.values()]
+    key = next(k for k in next(iter(seeds.values())) if k.startswith("test_"))
+    accuracy = [figures[key] for figures in seeds.values()]
     spread = stdev(accuracy) if len(accuracy) > 1 else None
     summary = {
-        "recipe": args.recipe.stem, "data": recipe.data.name,
+        "recipe": args.recipe.stem, "data": recipe.data.name, "fraction": recipe.data.fraction,
         "mean": mean(accuracy), "spread": spread, "seeds": seeds,
     }  # fmt: skip
     command = shlex.join(["python", "benchmarks/run_recipe.py", *sys.argv[1:]])
     append_record(args.records, command, summary | {"parallel": args.parallel})
     figures = f"{mean(accuracy):.4f} ± {spread or 0:.4f} over {len(accuracy)} seeds"
-    print(f"{name}: test accuracy {figures}")
+    print(f"{name}: {key.replace('_', ' ')} {figures}")
 
 
 if __name__ == "__main__":

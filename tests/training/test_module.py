@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from turnwise.data.dataset import Target
 from turnwise.models import create_model
 from turnwise.training.module import Classifier
 from turnwise.training.recipe import make_recipe
@@ -17,13 +18,16 @@ def test_the_loss_is_the_smoothed_cross_entropy(smoothing, monkeypatch):
     )
     model = create_model("vit", width=16, heads=2, depth=1)
     model.preprocess.fit(torch.randint(0, 99, (4, 1, 28, 28), dtype=torch.uint8))
-    module = Classifier(model, recipe, 10)
+    module = Classifier(model, recipe, TEN)
     monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
     images, labels = torch.rand(6, 1, 28, 28), torch.arange(6)
     log_p = model(model.preprocess(images)).log_softmax(-1)
     target = (1 - smoothing) * F.one_hot(labels, 10) + smoothing / 10
     expected = -(target * log_p).sum(-1).mean()
     torch.testing.assert_close(module.training_step((images, labels), 0), expected)
+
+
+TEN = Target("class", tuple("0123456789"))
 
 
 def test_the_loss_of_mixed_images_is_weighted_by_both_labels(monkeypatch):
@@ -33,7 +37,7 @@ def test_the_loss_of_mixed_images_is_weighted_by_both_labels(monkeypatch):
     )
     model = create_model("vit", width=16, heads=2, depth=1).eval()
     model.preprocess.fit(torch.randint(0, 99, (4, 1, 28, 28), dtype=torch.uint8))
-    module = Classifier(model, recipe, 10)
+    module = Classifier(model, recipe, TEN)
     monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
     images, labels = torch.rand(6, 1, 28, 28), torch.arange(6)
     seen = []
@@ -59,7 +63,7 @@ def test_gradients_are_clipped_by_their_norm_for_fused_steps_too(fused, monkeypa
     recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
     model = create_model("vit", width=16, heads=2, depth=1)
     monkeypatch.setattr(Classifier, "fused", fused)
-    module = Classifier(model, recipe, 10)
+    module = Classifier(model, recipe, TEN)
     calls = []
     monkeypatch.setattr(module, "clip_gradients", lambda *given: calls.append(given))
     model(torch.rand(2, 1, 28, 28)).square().sum().backward()
@@ -73,7 +77,7 @@ def test_gradients_are_clipped_by_their_norm_for_fused_steps_too(fused, monkeypa
 def test_gradients_are_not_clipped_by_default(monkeypatch):
     recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
     monkeypatch.setattr(Classifier, "fused", True)
-    module = Classifier(create_model("vit", width=16, heads=2, depth=1), recipe, 10)
+    module = Classifier(create_model("vit", width=16, heads=2, depth=1), recipe, TEN)
     module.model(torch.rand(2, 1, 28, 28)).square().sum().mul(1e6).backward()
     before = module.model.head.weight.grad.clone()
     module.configure_gradient_clipping(torch.optim.SGD(module.parameters()))
@@ -84,13 +88,13 @@ def test_validation_runs_the_model_without_compilation(monkeypatch):
     """The compiled call is replaced by zeros, which training uses and validation does not."""
     recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}})
     model = create_model("vit", width=16, heads=2, depth=1)
-    module = Classifier(model, recipe, 10)
+    module = Classifier(model, recipe, TEN)
     monkeypatch.setattr(module, "log", lambda *args, **kwargs: None)
     images = torch.rand(8, 1, 28, 28)
     labels = model(model.preprocess(images)).argmax(-1)
     zeros = torch.zeros(8, 10, requires_grad=True)
     monkeypatch.setattr(model, "_compiled_call_impl", lambda images: zeros)
     module.validation_step((images, labels), 0)
-    assert module.val_accuracy.compute() == 1.0
+    assert module.val_score.compute() == 1.0
     loss = module.training_step((images, labels), 0)
     torch.testing.assert_close(loss, torch.tensor(10.0).log())

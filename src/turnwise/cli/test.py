@@ -135,6 +135,8 @@ def summary(result: dict[str, Any]) -> str:
         [name.replace("_", " "), format_percent(Interval.from_plain(score), digits=2)]
         for name, score in result["scores"].items()
     ]
+    if "main_score" in result:
+        return summary_of_masks(result, scores)
     classes = [
         [
             c["name"],
@@ -154,6 +156,37 @@ def summary(result: dict[str, Any]) -> str:
         f"{format_percent(sum(rotated) / len(rotated), digits=2)} on average{_control(result)}",
         f"same prediction over all exact elements of {result['group']}: "
         f"{format_percent(result['orbit_agreement'], digits=2)} of the images; over all angles: "
+        f"{format_percent(result['rotation_agreement'], digits=2)}",
+    ]
+    return "\n\n".join(lines)
+
+
+def summary_of_masks(result: dict[str, Any], scores: list[list[str]]) -> str:
+    """Return the evaluation of a model of masks; `scores` are the rows of its first table."""
+    from turnwise.evaluation.evaluate import fill_of
+    from turnwise.reports.tables import format_percent, text_table
+
+    main, subsets = result["main_score"], result["subsets"]
+    rotated = result["angles"][main]
+    classes = [
+        [c["name"], *(format_percent(c[k]) for k in ("dice", "iou"))] for c in result["classes"]
+    ]
+    kinds = [
+        [name, str(int(row["images"])), *(format_percent(row[key]) for key in result["scores"])]
+        for name, row in subsets.items()
+    ]
+    words = [key.replace("_", " ") for key in result["scores"]]
+    lines = [
+        f"{result['model']} on {result['images']} test images of {result['data']} "
+        f"({result['provenance']})",
+        text_table(["upright", "value (95 % interval)"], scores),
+        text_table(["class of pixels", "Dice", "IoU"], classes),
+        *([text_table(["images", "count", *words], kinds)] if kinds else []),
+        f"rotated in {len(rotated)} steps over 360°, corners filled by {fill_of(result)}: {main} "
+        f"{format_percent(min(rotated), digits=2)} at worst, "
+        f"{format_percent(sum(rotated) / len(rotated), digits=2)} on average",
+        f"same class over all exact elements of {result['group']}: "
+        f"{format_percent(result['orbit_agreement'], digits=2)} of the pixels; over the angles: "
         f"{format_percent(result['rotation_agreement'], digits=2)}",
     ]
     return "\n\n".join(lines)

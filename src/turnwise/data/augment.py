@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from turnwise.data.appearance import Appearance, change_appearance
+from turnwise.data.masks import ignore_corners, warp_masks
 from turnwise.errors import require, require_known
 from turnwise.geometry.warps import keep_disc, rotation_matrices, warp_images
 from turnwise.groups import PlanarGroup
 
 Images = Float[Tensor, "batch channel row col"]
+Masks = Shaped[Tensor, "batch row col"]
 # the values that a policy gives to options that are not set; None: from the symmetry of the model
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "none": {},
@@ -138,19 +140,32 @@ def augment(
 
     `fill` is one of `geometry.warps.FILLS`; with "disc" every image, warped or not, is its disc.
     """
+    return _augment(images, draw_warp(images, how, generator), how, generator, fill)
+
+
+def augment_pairs(
+    images: Images, masks: Masks, how: Augmentation, generator: torch.Generator, fill: str = "zeros"
+) -> tuple[Images, Masks]:
+    """Augment images as `augment` does, and warp their masks by the same draws.
+
+    A warped mask takes the nearest value; pixels from outside the image are reflected as those of
+    the image are, or do not count where the fill mode invents them.
+    """
+    warp = draw_warp(images, how, generator)
+    if warp is not None:
+        masks = warp_masks(masks, lambda values, outside: warp(values, "nearest", outside), fill)
+    elif fill == "disc":
+        masks = ignore_corners(masks)
+    return _augment(images, warp, how, generator, fill), masks
+
+
+def _augment(
+    images: Images, warp: "Warp | None", how: Augmentation, generator: torch.Generator, fill: str
+) -> Images:
     if fill == "disc":
         images = keep_disc(images)
-    if how.warps:
-        matrices, shifts = random_affine(len(images), how, generator)
-        if how.crop < 1:
-            zooms, centres = random_crops(images, how.crop, generator)
-            matrices = matrices * zooms[:, None, :]
-            shifts = shifts - (matrices @ centres[:, :, None])[:, :, 0]
-        field = random_displacements(images, how.elastic, generator) if how.elastic else None
-        mode = "bicubic" if how.sharp else "bilinear"
-        warped = warp_images(images, matrices.to(images), shifts.to(images), field, mode, fill)
-        warped = warped.clamp(0, 1) if how.sharp else warped  # cubics overshoot
-        images = warped if how.share == 1 else choose_share(how.share, warped, images, generator)
+    if warp is not None:
+        images = warp(images, "bicubic" if how.sharp else "bilinear", fill)
     images = change_appearance(images, how, generator)
     if how.erase:
         images = erase_squares(images, how.erase, generator)
@@ -158,6 +173,35 @@ def augment(
         noise = torch.randn(images.shape, generator=generator, device=generator.device)
         images = images + how.noise * noise.to(images)
     return images
+
+
+@dataclass(frozen=True, eq=False)
+class Warp:
+    """What was drawn for a batch: x -> A x + t and a displacement, for the images `chosen`."""
+
+    matrices: Float[Tensor, "batch 2 2"]
+    shifts: Float[Tensor, "batch 2"]
+    field: Float[Tensor, "batch 2 row col"] | None
+    chosen: Bool[Tensor, "batch 1 1 1"] | None  # None: all
+
+    def __call__(self, images: Images, mode: str, fill: str) -> Images:
+        warped = warp_images(images, self.matrices, self.shifts, self.field, mode, fill)
+        warped = warped.clamp(0, 1) if mode == "bicubic" else warped  # cubics overshoot
+        return warped if self.chosen is None else torch.where(self.chosen, warped, images)
+
+
+def draw_warp(images: Images, how: Augmentation, generator: torch.Generator) -> Warp | None:
+    """Draw how each image is warped; None if none is."""
+    if not how.warps:
+        return None
+    matrices, shifts = random_affine(len(images), how, generator)
+    if how.crop < 1:
+        zooms, centres = random_crops(images, how.crop, generator)
+        matrices = matrices * zooms[:, None, :]
+        shifts = shifts - (matrices @ centres[:, :, None])[:, :, 0]
+    field = random_displacements(images, how.elastic, generator) if how.elastic else None
+    chosen = None if how.share == 1 else random_choice(images, how.share, generator)
+    return Warp(matrices.to(images), shifts.to(images), field, chosen)
 
 
 def random_affine(
@@ -203,12 +247,12 @@ def random_crops(
     return 1 / sides, torch.stack([centres[:, 0] * cols, centres[:, 1] * rows], dim=1)
 
 
-def choose_share(
-    share: float, warped: Images, original: Images, generator: torch.Generator
-) -> Images:
-    """Return about `share` of the images warped, and the others unchanged."""
-    draw = torch.rand(len(original), 1, 1, 1, generator=generator, device=generator.device)
-    return torch.where(draw.to(original.device) < share, warped, original)
+def random_choice(
+    images: Images, share: float, generator: torch.Generator
+) -> Bool[Tensor, "batch 1 1 1"]:
+    """Choose about `share` of the images."""
+    draw = torch.rand(len(images), 1, 1, 1, generator=generator, device=generator.device)
+    return draw.to(images.device) < share
 
 
 def random_stretches(

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from turnwise.data.augment import Augmentation, augment
+from turnwise.data.augment import Augmentation, augment, augment_pairs
 from turnwise.data.dataset import Examples
+from turnwise.data.masks import ignore_corners, is_mask
 from turnwise.errors import require, require_divisible
 from turnwise.geometry.warps import keep_disc
 
@@ -40,10 +41,11 @@ class TrainingBatches:
     Args:
         batch_size: the images per batch of all processes together.
         fill: the fill mode of warps.
+        repeat: how often an epoch uses each image.
         rank, world: the index of this process and the number of processes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two are named
         self,
         examples: Examples,
         batch_size: int,
@@ -54,16 +56,18 @@ class TrainingBatches:
         rank: int = 0,
         world: int = 1,
         fill: str = "zeros",
+        repeat: int = 1,
     ) -> None:
         require_divisible(batch_size, world, "batch_size", f"it is split over {world} processes")
         require(
-            len(examples) >= batch_size,
+            len(examples) * repeat >= batch_size,
             f"batch_size = {batch_size} is more than the {len(examples)} training images; "
             f"try {len(examples) // world * world or world}.",
         )
         self.examples, self.device = to_device(examples, device), device
         self.batch_size, self.augmentation, self.seed = batch_size, augmentation, seed
         self.rank, self.world, self.epoch, self.fill = rank, world, 0, fill
+        self.repeat = repeat
 
     @property
     def sampler(self) -> "TrainingBatches":
@@ -74,10 +78,13 @@ class TrainingBatches:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.examples) // self.batch_size
+        return len(self.examples) * self.repeat // self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
-        order = torch.randperm(len(self.examples), generator=self._generator(0, "cpu"))
+        generator = self._generator(0, "cpu")
+        order = torch.cat(
+            [torch.randperm(len(self.examples), generator=generator) for _ in range(self.repeat)]
+        )
         for batch in range(len(self)):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             yield self._assemble(chosen, self._generator(batch + 1, self.device))
@@ -86,7 +93,11 @@ class TrainingBatches:
         chosen = chosen.to(self.examples.images.device)
         images = self.examples.images[chosen].to(self.device, non_blocking=True)
         targets = self.examples.targets[chosen].to(self.device, non_blocking=True)
-        augmented = augment(to_unit(images), self.augmentation, generator, self.fill)
+        draws = (self.augmentation, generator, self.fill)
+        if is_mask(targets):
+            augmented, targets = augment_pairs(to_unit(images), targets, *draws)
+        else:
+            augmented = augment(to_unit(images), *draws)
         return augmented[self.rank :: self.world], targets[self.rank :: self.world]
 
     def _generator(self, draw: int, device: torch.device | str) -> torch.Generator:
@@ -122,7 +133,10 @@ class EvaluationBatches:
             images = self.examples.images[start : start + self.batch_size]
             targets = self.examples.targets[start : start + self.batch_size]
             upright = to_unit(images.to(self.device))
-            yield keep_disc(upright) if self.fill == "disc" else upright, targets.to(self.device)
+            if self.fill == "disc":
+                upright = keep_disc(upright)
+                targets = ignore_corners(targets) if is_mask(targets) else targets
+            yield upright, targets.to(self.device)
 
 
 def mix(*numbers: int) -> int:

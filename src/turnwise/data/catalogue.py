@@ -50,6 +50,7 @@ class Entry:
         image_sizes: the sizes that have a file of their own.
         official_val: whether the validation split is published; if not, it is held out from train.
         options: settings for the reader.
+        target: the kind of target (`data.dataset`); the classes are those of the outputs.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Entry:
     image_sizes: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
+    target: str = "class"
 
     def __post_init__(self) -> None:
         classes = self.classes

@@ -12,7 +12,8 @@ of folders, manifests, npz files and the catalogue, fills the same columns:
         ordinal     int64 (image,)           the classes in ascending order
         multilabel  float32 (image, name)    the labels; 1 where the image has it, else 0
         number      float32 (image, name)    the columns of numbers; `unit` is that of all
-        mask        uint8 (image, row, col)  the classes of pixels; no reader fills it yet
+        mask        uint8 (image, row, col)  the classes of pixels
+        instances   int16 (image, row, col)  INSTANCE_CLASSES (`data.masks` says more of both)
 
     names     one string per image, or none at all
     groups    one string per image, or none at all
@@ -62,6 +63,11 @@ class Target:
     def has_classes(self) -> bool:
         """Whether each image has exactly one class, which may be ordered."""
         return self.kind in ("class", "ordinal")
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether each pixel has a value."""
+        return self.kind in ("mask", "instances")
 
     def accepts(self, targets: Tensor) -> bool:
         """Return whether the targets have the type and the shape of this kind."""

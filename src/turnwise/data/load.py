@@ -7,6 +7,7 @@ import torch
 
 from turnwise.data.catalogue import entry
 from turnwise.data.dataset import Dataset, Examples, Target
+from turnwise.data.masks import fit_masks, is_mask
 from turnwise.data.readers import Source, find_reader
 from turnwise.data.readers.own import read_own
 from turnwise.data.reading import Reading
@@ -79,13 +80,10 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
         note += f"; central {crop} pixels"
     if image_size not in (None, crop or rows):
         note += f"; resampled from {crop or rows} pixels"
-    fitted = {
-        split: replace(part, images=fit_images(part.images, image_size, channels, crop))
-        for split, part in splits.items()
-    }
+    fitted = {split: _fit(part, image_size, channels, crop) for split, part in splits.items()}
     loaded = Dataset(
         name=name,
-        target=Target("class", known.classes),
+        target=Target(known.target, known.classes),
         train=fitted["train"],
         val=fitted["val"],
         test=fitted["test"],
@@ -112,6 +110,16 @@ def _with_val(
     train, val = hold_out(len(whole), held_out, seed)
     splits = {"train": whole.take(train), "val": whole.take(val), "test": source.splits["test"]}
     return splits, f"; {held_out:,} of train held out for validation by seed {seed}"
+
+
+def _fit(
+    part: Examples, image_size: int | None, channels: int | None, crop: int | None
+) -> Examples:
+    """Return the examples with images, and masks if they have any, as requested."""
+    targets = fit_masks(part.targets, image_size, crop) if is_mask(part.targets) else part.targets
+    return replace(
+        part, images=fit_images(part.images, image_size, channels, crop), targets=targets
+    )
 
 
 def _keep_fraction(whole: Dataset, fraction: float) -> Dataset:

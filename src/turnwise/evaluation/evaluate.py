@@ -25,6 +25,7 @@ from turnwise.evaluation.metrics import (
     score_intervals,
     scores_by_view,
 )
+from turnwise.evaluation.segmentation import evaluate_masks
 from turnwise.evaluation.transformations import (
     CONTROL_ANGLE,
     accuracy_by_view,
@@ -140,12 +141,17 @@ def evaluate_run(
         other = replace(recipe, data=replace(recipe.data, name=data))
         dataset = load_recipe_data(other, data_dir)
         trained_on = {"trained_on": require_no_leakage(run, dataset)}
-    figures = evaluate(
-        model, dataset.test, dataset.classes, PlanarGroup.named(recipe.model.group),
-        fill=choose_fill(recipe.data.fill, dataset.train.images),
-        angles=recipe.evaluation.angles, batch_size=recipe.evaluation.batch_size,
-        progress=progress,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "fill": choose_fill(recipe.data.fill, dataset.train.images),
+        "angles": recipe.evaluation.angles,
+        "batch_size": recipe.evaluation.batch_size,
+        "progress": progress,
+    }
+    group, test = PlanarGroup.named(recipe.model.group), dataset.test
+    if dataset.target.has_masks:
+        figures = evaluate_masks(model, test, dataset.target, group, **how)
+    else:
+        figures = evaluate(model, test, dataset.classes, group, **how)
     result = {
         "model": recipe.model.name,
         "data": dataset.name,
@@ -214,6 +220,8 @@ def write_run_table(rows: Sequence[Row], path: str | Path) -> None:
 
 
 def _tested(run: Run, result: Mapping[str, Any]) -> Row:
+    if "main_score" in result:
+        return _tested_masks(result)
     try:
         name, rotated = main_score_by_angle(result)
         upright = Interval.from_plain(result["scores"][name])
@@ -231,6 +239,19 @@ def _tested(run: Run, result: Mapping[str, Any]) -> Row:
         }
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{run.evaluation_file()} is damaged; remove it to test again.") from error
+
+
+def _tested_masks(result: Mapping[str, Any]) -> Row:
+    rotated = result["angles"][result["main_score"]]
+    return {
+        "test_data": result["data"],
+        **{f"test_{name}": Interval.from_plain(v).value for name, v in result["scores"].items()},
+        "test_fill": fill_of(result),
+        f"test_{result['main_score']}_worst_angle": min(rotated),
+        f"test_{result['main_score']}_mean_angle": sum(rotated) / len(rotated),
+        "test_orbit_agreement": result["orbit_agreement"],
+        "times_evaluated": result["times_evaluated"],
+    }
 
 
 def fill_of(result: Mapping[str, Any]) -> str:
@@ -261,18 +282,25 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Row:
     return flat
 
 
+def score_column(row: Mapping[str, Any]) -> str:
+    """Return the column of a table of epochs that holds the score of validation."""
+    found = [key for key in row if key.startswith("val_") and key != "val_loss"]
+    return found[0] if found else "val_accuracy"
+
+
 def _selected(run: Run) -> Row:
     """Return the validation figures of the selected epoch; none for what was not trained."""
     if not run.has_metrics:
         return {}
     epochs = run.metrics
     try:
-        best = max(epochs, key=lambda epoch: epoch["val_accuracy"])
+        score = score_column(epochs[0])
+        best = max(epochs, key=lambda epoch: epoch[score])
         return {
             "epochs": len(epochs),
             "best_epoch": int(best["epoch"]),
             "val_loss": best["val_loss"],
-            "val_accuracy": best["val_accuracy"],
+            score: best[score],
         }
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, IndexError) as error:
         raise InputError(f"the metrics of {run.path} do not show the selected epoch.") from error

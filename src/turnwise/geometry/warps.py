@@ -43,7 +43,7 @@ SAMPLE = 2048  # images that `choose_fill` looks at
 
 
 def rotate_image(
-    images: Images, degrees: float, fill: str = "zeros"
+    images: Images, degrees: float, fill: str = "zeros", mode: str = "bilinear"
 ) -> Float[Tensor, "batch channel newrow newcol"]:
     """Rotate all images counter-clockwise by one angle; multiples of 90° are exact."""
     require_known(fill, FILLS, "fill mode")
@@ -51,7 +51,7 @@ def rotate_image(
     if rest == 0:
         rotated = act_on_image(PlanarGroup.named("C4"), int(quarters) % 4, images)
         return keep_disc(rotated) if fill == "disc" else rotated
-    return warp_images(images, _rotations(images, degrees), fill=fill)
+    return warp_images(images, _rotations(images, degrees), fill=fill, mode=mode)
 
 
 def fill_corners(images: Images, degrees: float, fill: str) -> Images:

@@ -221,7 +221,7 @@ def _level(design: UNetDesign, group: PlanarGroup, first: nn.Module, width: int)
 
 def _blocks(design: UNetDesign, group: PlanarGroup, width: int) -> Iterator[GroupTokenBlock]:
     for _ in range(design.blocks):
-        attention = GroupRotaryAttention(group, width, design.heads)
+        attention = GroupRotaryAttention(group, width, design.heads, qk_norm=True)
         yield GroupTokenBlock(group, width, attention, mlp_ratio=design.mlp_ratio)
 
 

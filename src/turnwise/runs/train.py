@@ -30,6 +30,7 @@ from turnwise.runs import resume as resuming
 from turnwise.runs.run import Run, load_recipe_data
 from turnwise.training.callbacks import StopBetweenBatches, interruptible
 from turnwise.training.module import Classifier
+from turnwise.training.objectives import objective_of
 from turnwise.training.recipe import Recipe
 from turnwise.training.trainer import SplitBatches, allow_tf32, make_trainer, quiet
 
@@ -130,8 +131,8 @@ def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: b
     """Train with Lightning, and store the weights that validation selected."""
     with _shared_folder(run.path):
         with quiet():
-            trainer = make_trainer(recipe, run.training_files())
-        module = Classifier(model, recipe, len(dataset.classes))
+            trainer = make_trainer(recipe, run.training_files(), objective_of(dataset.target))
+        module = Classifier(model, recipe, dataset.target)
         if recipe.trainer.compile:
             model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
         last = run.checkpoint("last") if resume and run.is_resumable else None

@@ -25,7 +25,7 @@ from turnwise.files import write_atomic
 from turnwise.signals import handle_interrupts
 from turnwise.training.recipe import Recipe
 
-COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "val_loss", "val_accuracy", "seconds")
+COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "val_loss", "seconds")
 STOPPING = b"stopping before the next batch; press Ctrl-C again to stop immediately\n"
 
 
@@ -110,14 +110,14 @@ class AveragedWeights(WeightAveraging):
 
 
 class StopWithoutProgress(EarlyStopping):
-    """Stop after `patience` epochs without a better validation accuracy.
+    """Stop after `patience` epochs without a better validation score.
 
     Checkpoints hold the count: a run that stopped does not continue unless `patience` is increased.
     """
 
-    def __init__(self, patience: int) -> None:
+    def __init__(self, patience: int, score: str = "accuracy") -> None:
         super().__init__(
-            "val_accuracy", mode="max", patience=patience, check_on_train_epoch_end=True
+            f"val_{score}", mode="max", patience=patience, check_on_train_epoch_end=True
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -133,9 +133,10 @@ class EpochTable(Callback):
     Lightning's own CSV logger would delete the table of a resumed run.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, score: str = "accuracy", title: str = "accuracy") -> None:
         self.path, self.rows = path, list[dict[str, Any]]()
-        self.start = 0.0
+        self.start, self.key, self.title = 0.0, f"val_{score}", title
+        self.columns = (*COLUMNS[:-1], self.key, COLUMNS[-1])
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self.start = time.monotonic()
@@ -165,12 +166,12 @@ class EpochTable(Callback):
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
-            **{key: figures[key] for key in COLUMNS if key in figures},
+            **{key: figures[key] for key in self.columns if key in figures},
             "seconds": round(time.monotonic() - self.start, 3),
         }
         self.rows.append(row)
         text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS)
+        writer = csv.DictWriter(text, self.columns)
         writer.writeheader()
         writer.writerows(self.rows)
         write_atomic(self.path, text.getvalue().encode())
@@ -178,7 +179,7 @@ class EpochTable(Callback):
             print(
                 f"epoch {row['epoch'] + 1}/{trainer.max_epochs}: "
                 f"train loss {row['train_loss']:.4f}, validation loss {row['val_loss']:.4f}, "
-                f"validation accuracy {100 * row['val_accuracy']:.2f} %, {row['seconds']:.1f} s",
+                f"validation {self.title} {100 * row[self.key]:.2f} %, {row['seconds']:.1f} s",
                 file=sys.stderr,
             )
 

@@ -1,29 +1,30 @@
-"""The Lightning module: a model, a loss and two metrics."""
+"""The Lightning module: a model, an objective and two metrics."""
 
 import lightning
 import numpy as np
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
 
 from turnwise.data.batches import Batch
+from turnwise.data.dataset import Target
 from turnwise.data.mixing import mix_images
+from turnwise.training.objectives import make_objective
 from turnwise.training.optim import make_optimiser, make_schedule
 from turnwise.training.recipe import Recipe
 
 
 class Classifier(lightning.LightningModule):
-    """Cross-entropy training of a classifier on images in [0, 1]."""
+    """Training of a model on images in [0, 1], by the objective of its kind of target."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, num_classes: int) -> None:
+    def __init__(self, model: nn.Module, recipe: Recipe, target: Target) -> None:
         super().__init__()
         self.model, self.recipe = model, recipe
+        self.objective = make_objective(target, recipe.optimisation)
         self.train_loss = MeanMetric(nan_strategy="ignore")  # SkipNonFiniteSteps counts those
         self.val_loss = MeanMetric(nan_strategy="ignore")
-        self.val_accuracy = MulticlassAccuracy(num_classes, average="micro")
+        self.val_score = self.objective.make_score()
 
     def forward(self, images: Tensor) -> Tensor:
         return self.model(self.model.preprocess(images))  # type: ignore[operator]
@@ -38,8 +39,7 @@ class Classifier(lightning.LightningModule):
         return loss
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        smoothing = self.recipe.optimisation.label_smoothing
-        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        return self.objective.loss(logits, labels, self.recipe.optimisation.label_smoothing)
 
     def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of images mixed in pairs, weighted by both labels.
@@ -57,10 +57,10 @@ class Classifier(lightning.LightningModule):
         """Validate without torch.compile, which would compile a second graph for few images."""
         images, labels = batch
         logits = self.model.forward(self.model.preprocess(images))  # type: ignore[operator]
-        self.val_loss.update(F.cross_entropy(logits, labels), len(labels))
-        self.val_accuracy.update(logits, labels)
+        self.val_loss.update(self.objective.loss(logits, labels), len(labels))
+        self.objective.update_score(self.val_score, logits, labels)
         self.log("val_loss", self.val_loss, prog_bar=True)
-        self.log("val_accuracy", self.val_accuracy, prog_bar=True)
+        self.log(f"val_{self.objective.score}", self.val_score, prog_bar=True)
 
     @property
     def fused(self) -> bool:

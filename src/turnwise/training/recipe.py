@@ -52,6 +52,7 @@ class DataPart(Reading):
     crop: int | None = option(None, "side of a central crop before resampling", at_least=1)
     val_fraction: float | None = option(None, "share of the training images for validation")
     fraction: float = option(1.0, "share of the training images to use")
+    repeat: int = option(1, "how often an epoch uses each training image", at_least=1)
     fill: str = option(
         AUTO, "what rotated images show outside their borders", choices=(AUTO, *FILLS)
     )

@@ -28,6 +28,7 @@ from turnwise.training.callbacks import (
     StopWithoutProgress,
     StoreRecipe,
 )
+from turnwise.training.objectives import ClassObjective, Objective
 from turnwise.training.recipe import Recipe
 from turnwise.training.recovery import SkipNonFiniteSteps
 
@@ -36,7 +37,7 @@ from turnwise.training.recovery import SkipNonFiniteSteps
 class TrainingFiles:
     """The files that the trainer writes; `runs.run.Run` chooses their names."""
 
-    best: Path  # checkpoint with the best validation accuracy
+    best: Path  # checkpoint with the best validation score
     last: Path  # checkpoint of the last epoch, in the same folder
     metrics: Path
     logs: Path
@@ -56,6 +57,7 @@ class SplitBatches(lightning.LightningDataModule):
             self.recipe.optimisation.batch_size,
             augmentation=self.recipe.data.augment,
             seed=self.recipe.seed,
+            repeat=self.recipe.data.repeat,
             **self._process(),
         )
 
@@ -72,11 +74,16 @@ class SplitBatches(lightning.LightningDataModule):
         }
 
 
-def make_trainer(recipe: Recipe, files: TrainingFiles) -> lightning.Trainer:
-    """Return the Lightning Trainer of a recipe."""
+def make_trainer(
+    recipe: Recipe, files: TrainingFiles, objective: type[Objective] = ClassObjective
+) -> lightning.Trainer:
+    """Return the Lightning Trainer of a recipe, which selects by the score of the objective."""
     part, show = recipe.trainer, sys.stdout.isatty()
     several = part.devices * part.num_nodes > 1
-    callbacks = [*_callbacks(recipe, files), *([TQDMProgressBar(leave=False)] if show else [])]
+    callbacks = [
+        *_callbacks(recipe, files, objective),
+        *([TQDMProgressBar(leave=False)] if show else []),
+    ]
     try:
         trainer = lightning.Trainer(
             max_epochs=part.max_epochs, accelerator=part.accelerator, devices=part.devices,
@@ -97,10 +104,10 @@ def make_trainer(recipe: Recipe, files: TrainingFiles) -> lightning.Trainer:
     return trainer
 
 
-def _callbacks(recipe: Recipe, files: TrainingFiles) -> list[Callback]:
+def _callbacks(recipe: Recipe, files: TrainingFiles, objective: type[Objective]) -> list[Callback]:
     folder = files.last.parent
     best = ModelCheckpoint(
-        dirpath=folder, filename=files.best.stem, monitor="val_accuracy", mode="max",
+        dirpath=folder, filename=files.best.stem, monitor=f"val_{objective.score}", mode="max",
         save_on_train_epoch_end=True, enable_version_counter=False,
     )  # fmt: skip
     last = ModelCheckpoint(  # after `best`, whose state it then holds
@@ -111,8 +118,9 @@ def _callbacks(recipe: Recipe, files: TrainingFiles) -> list[Callback]:
     if recipe.optimisation.ema is not None:
         callbacks.append(AveragedWeights(recipe.optimisation.ema))
     if recipe.trainer.patience is not None:
-        callbacks.append(StopWithoutProgress(recipe.trainer.patience))
-    callbacks += [StoreRecipe(recipe, files.write_recipe), EpochTable(files.metrics)]
+        callbacks.append(StopWithoutProgress(recipe.trainer.patience, objective.score))
+    table = EpochTable(files.metrics, objective.score, objective.title)
+    callbacks += [StoreRecipe(recipe, files.write_recipe), table]
     return [*callbacks, RelocateCheckpoints(folder), best, last]
 
 

@@ -1,4 +1,4 @@
-"""A class for every pixel."""
+"""A class for every pixel, or the instances that three classes of pixels stand for."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from turnwise.data.masks import IGNORED_CLASS, pixel_classes
 from turnwise.data.targets.classes import lead_of, require_count
 from turnwise.data.targets.kind import (
     Change,
@@ -28,21 +29,25 @@ from turnwise.errors import InputError
 @register_kind
 @dataclass(frozen=True)
 class Masks(TargetKind):
-    """A class for every pixel: cross-entropy, softmax, and the overlap of masks."""
+    """A class for every pixel: cross-entropy and Dice loss, softmax, and the overlap of masks.
+
+    Paper:    Isensee et al. 2021, "nnU-Net" (the sum of both losses, Dice over the whole batch).
+    """
 
     kind: ClassVar[str] = "mask"
     dtype: ClassVar[torch.dtype] = torch.uint8
     axes: ClassVar[int] = 3
-    selection: ClassVar[str] = "mean_iou"
+    selection: ClassVar[str] = "mean_dice"
     heading: ClassVar[str] = "largest class"
 
     def make_loss(self, smoothing: float = 0.0, weights: tuple[float, ...] | None = None) -> Loss:
         require_count(weights, len(self.names), "class")
-        return Loss(partial(_cross_entropy, smoothing=smoothing), weights)
+        return Loss(partial(_pixel_loss, smoothing=smoothing), weights)
 
     def balanced_weights(self, targets: Targets) -> tuple[float, ...]:
         """Return pixels / (classes · pixels of the class)."""
-        counts = torch.bincount(targets.flatten(), minlength=len(self.names)).double()
+        classes = pixel_classes(targets)
+        counts = torch.bincount(classes[classes >= 0], minlength=len(self.names)).double()
         present = counts > 0
         weights = counts.sum() / (int(present.sum()) * counts.clamp_min(1))
         return tuple(torch.where(present, weights, 1.0).tolist())
@@ -74,8 +79,12 @@ class Masks(TargetKind):
 
     def measure(self, predictions: Predictions, targets: Targets) -> Measured:
         """Return the pixels of each class in the mask, in the decision, and in both."""
-        truth = F.one_hot(targets.long(), len(self.names)).flatten(1, 2)
-        found = F.one_hot(self.decide(predictions), len(self.names)).flatten(1, 2)
+        classes = pixel_classes(targets)
+        counts = (classes != IGNORED_CLASS)[..., None]
+        truth, found = (
+            (F.one_hot(c.clamp_min(0), len(self.names)) * counts).flatten(1, 2)
+            for c in (classes, self.decide(predictions))
+        )
         return {
             "truth": truth.sum(1).double(),
             "found": found.sum(1).double(),
@@ -83,10 +92,11 @@ class Masks(TargetKind):
         }
 
     def scores(self, measured: Measured, weights: Weights) -> dict[str, Float[Tensor, " draw"]]:
-        """Return the intersection over union, averaged over the classes that occur in masks or
-        decisions, and the share of correct pixels."""
+        """Return Dice and the intersection over union, averaged over the classes that occur in
+        masks or decisions, and the share of correct pixels."""
         truth, found, both = (weights @ measured[key] for key in ("truth", "found", "both"))
         return {
+            "mean_dice": (2 * both / (truth + found)).nanmean(1),
             "mean_iou": (both / (truth + found - both)).nanmean(1),
             "pixel_accuracy": both.sum(1) / truth.sum(1),
         }
@@ -104,7 +114,46 @@ class Masks(TargetKind):
         """Masks of several images are not one target."""
 
 
-def _cross_entropy(
+@register_kind
+@dataclass(frozen=True)
+class Instances(Masks):
+    """The number of the instance of every pixel; models predict background, inside and border."""
+
+    kind: ClassVar[str] = "instances"
+    dtype: ClassVar[torch.dtype] = torch.int16
+
+
+def _pixel_loss(
     outputs: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float
 ) -> Tensor:
-    return F.cross_entropy(outputs, targets.long(), weights, label_smoothing=smoothing)
+    classes, logits = pixel_classes(targets), outputs.float()
+    require_map(outputs, classes)
+    entropy = F.cross_entropy(
+        logits, classes, weights, ignore_index=IGNORED_CLASS, label_smoothing=smoothing
+    )
+    return entropy + dice_loss(logits, classes)
+
+
+def dice_loss(
+    logits: Float[Tensor, "image class row col"], classes: Int64[Tensor, "image row col"]
+) -> Float[Tensor, ""]:
+    """Return 1 − mean over the classes of 2 Σ p y / (Σ p + Σ y), sums over the pixels of a batch.
+
+    Paper:    Milletari et al. 2016, "V-Net".
+    Departs:  p and y are not squared in the denominator; classes absent from the batch and from
+              the predictions count as right.
+    """
+    counts = (classes != IGNORED_CLASS)[:, None]
+    p = logits.softmax(dim=1) * counts
+    y = F.one_hot(classes.clamp_min(0), logits.shape[1]).movedim(-1, 1) * counts
+    both, either = (p * y).sum((0, 2, 3)), (p + y).sum((0, 2, 3))
+    return 1 - ((2 * both + 1) / (either + 1)).mean()
+
+
+def require_map(outputs: Tensor, classes: Int64[Tensor, "image row col"]) -> None:
+    """Raise unless a model returns logits for every pixel."""
+    if outputs.ndim != 4 or outputs.shape[2:] != classes.shape[1:]:
+        raise InputError(
+            f"the model returns shape {tuple(outputs.shape)} for masks of {tuple(classes.shape)}; "
+            "train a model with one output per pixel, such as turnwise_unet_small or unet."
+        )
