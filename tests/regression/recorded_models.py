@@ -103,10 +103,10 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
     yield from VARIANTS
 
 
-FORMER_FLAGSHIP: dict[str, dict[str, Any]] = dict.fromkeys(
-    ("turnwise_vit_tiny", "turnwise_vit_small"),
-    {"stem": "conv", "patch": 4, "depths": [4], "layer_scale": 0.0},
-)
+FORMER_FLAGSHIP: dict[str, dict[str, Any]] = {
+    name: {"stem": "conv", "patch": 4, "depths": [4], "layer_scale": 0.0}
+    for name in ("turnwise_vit_tiny", "turnwise_vit_small")
+}
 
 
 def old_defaults(name: str) -> dict[str, Any]:

@@ -153,8 +153,10 @@ class GroupTokenBlock(nn.Module):
 
     feature_layout = "tokens"
     attention: Any  # runs in irreps if it has `mix_irreps` and `in_irreps()` is true
+    norm_attention: Any  # one of NORMS
+    norm_mlp: Any
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but three are named and have a default
         self,
         group: PlanarGroup | str,
         channels: int,
