@@ -160,7 +160,8 @@ def test_a_missing_recipe_is_refused(refused):
 def test_no_recipe_at_all_is_refused(refused):
     error = refused("train")
     assert (
-        "give a recipe (recipes/*.yaml), MODEL DATASET (turnwise models), or --resume RUN" in error
+        "give a recipe (a file or a name), DATASET --minutes M, MODEL DATASET (turnwise models)"
+        in error
     )
 
 
@@ -322,3 +323,54 @@ def test_a_resumed_run_keeps_its_recipe(refused, recipe, turnwise, empty_folder)
     error = refused("train", "--resume", "out", "model.width=32")
     assert "only trainer.* can be changed, got 'model.width=32'" in error
     assert (empty_folder / "out" / "recipe.yaml").read_text() == before
+
+
+# Recipes by name, and a choice for a given time.
+
+FAST = ("trainer.max_epochs=1", "trainer.accelerator=cpu", "data.fraction=0.1")
+
+
+def test_a_recipe_is_found_by_name_and_trained_on_other_images(turnwise, own_images, empty_folder):
+    own_images(circle=8, square=8)
+    settings = ("model.widths=[8, 8, 8, 8]", "optimisation.batch_size=4", *FAST[:2])
+    assert turnwise("train", "own_images_cpu", "folder:own", *settings)[0] == 0
+    run = empty_folder / "runs" / "own_own_images_cpu" / "version_0"
+    stored = yaml.safe_load((run / "recipe.yaml").read_text())
+    assert stored["data"]["name"] == f"folder:{empty_folder / 'own'}"
+    assert stored["data"]["augment"]["policy"] == "standard"
+    assert load(run).classes == ("circle", "square")
+
+
+def test_a_file_wins_over_a_recipe_of_its_name(turnwise, recipe, empty_folder):
+    shipped = empty_folder / "rotmnist_vit"
+    shipped.write_bytes(Path(recipe).read_bytes())
+    assert turnwise("train", "rotmnist_vit", *FAST[:2])[0] == 0
+    assert (empty_folder / "runs" / "rotmnist_vit" / "version_0" / "model").is_dir()
+
+
+def test_minutes_choose_a_model_and_print_why(turnwise, empty_folder):
+    words = ("train", "tiles", "--minutes", "0.1", *FAST, "model.widths=[8, 8, 8, 8]")
+    status, printed, _ = turnwise(*words)
+    assert status == 0
+    assert "120 colour training images of 32 pixels, 10 classes" in printed
+    assert "chosen: roto_resnet18, 32 pixels, 1 epochs" in printed
+    run = empty_folder / "runs" / "tiles_chosen" / "version_0"
+    assert f"the recipe is {run.relative_to(empty_folder) / 'recipe.yaml'}" in printed
+    assert load(run).group.name == "D4"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--minutes", "5"), "give a data set before --minutes"),
+        (("vit", "mnist", "--minutes", "5"), "may follow vit, got 'mnist'; the model is chosen"),
+        (("tilse", "--minutes", "5"), "unknown data set 'tilse'. Did you mean 'tiles'?"),
+        (("tiles", "--minutes", "0"), "minutes = 0 must be above 0"),
+        (("tiles", "--minutes", "5", "model.nmae=vit"), "unknown"),
+        (("folder:nowhere", "--minutes", "5"), "there is no folder 'nowhere'"),
+        (("--resume", "x", "--minutes", "5"), "--minutes starts a new run; leave --resume out"),
+    ],
+)
+def test_wrong_commands_with_minutes_leave_no_files(refused, empty_folder, words, message):
+    assert message in refused("train", *words)
+    assert not list(empty_folder.iterdir())

@@ -43,6 +43,7 @@ def train(
     folder: str | Path,
     *,
     data_dir: str | Path | None = None,
+    dataset: Dataset | None = None,
     resume: bool = False,
     numbered: bool = False,
     command: str = "",
@@ -54,6 +55,7 @@ def train(
         recipe: the experiment.
         folder: the run folder; with `numbered` the next free `folder`/version_N.
         data_dir: where the data sets are.
+        dataset: the data set of the recipe, if it is loaded already.
         resume: continue from the last checkpoint in `folder`, or from the beginning if the run
             was killed before its first.
         command: the command line, to be stored.
@@ -79,7 +81,9 @@ def train(
             run.read_checkpoint("last")  # before the data set, which takes longer
         if resume:
             resuming.require_same_recipe(run, recipe)
-        dataset = run.dataset(data_dir, recipe) if resume else load_recipe_data(recipe, data_dir)
+            dataset = run.dataset(data_dir, recipe)
+        elif dataset is None:
+            dataset = load_recipe_data(recipe, data_dir)
         recipe = _with_full_paths(_with_fill(recipe, dataset))
         model = build_model(recipe, dataset)
         augment = recipe.data.augment.for_group(model.group)  # type: ignore[arg-type]

@@ -98,6 +98,9 @@ class TrainerPart(Options):
     """How long to train, and on what; most keys are Lightning's."""
 
     max_epochs: int = option(20, "epochs", at_least=1)
+    max_minutes: float | None = option(
+        None, "minutes of training, then it stops before the next step; null is no limit", above=0
+    )
     accelerator: str = option("auto", "auto, cpu, gpu")
     devices: int = option(1, "processes per node", at_least=1)
     num_nodes: int = option(1, "nodes", at_least=1)

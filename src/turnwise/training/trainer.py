@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def make_trainer(
     ]
     try:
         trainer = lightning.Trainer(
-            max_epochs=part.max_epochs, accelerator=part.accelerator, devices=part.devices,
+            max_epochs=part.max_epochs,
+            max_time=None if part.max_minutes is None else timedelta(minutes=part.max_minutes),
+            accelerator=part.accelerator, devices=part.devices,
             num_nodes=part.num_nodes, precision=part.precision,  # type: ignore[arg-type]
             strategy="ddp" if several and part.strategy == "auto" else part.strategy,
             gradient_clip_val=recipe.optimisation.gradient_clip, callbacks=callbacks,

@@ -1,0 +1,65 @@
+"""The table of candidates of `turnwise train SOURCE --minutes`, and the recipes that it holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnwise.parsing import parse_yaml, read_text
+from turnwise.training.recipe import Recipe, make_recipe
+
+TABLE = Path(__file__).with_name("choices.yaml")
+PARTS = ("model", "data", "optimisation", "trainer")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A row of the table.
+
+    Attributes:
+        name: the model in words.
+        side: the largest side of its images in pixels.
+        epochs: how many it should train for; with fewer, a cheaper row is better.
+        images: how many training images it should have.
+        parts: its recipe, with what all rows of the table share.
+    """
+
+    name: str
+    side: int
+    epochs: int
+    images: int
+    parts: Mapping[str, Mapping[str, Any]]
+
+    def recipe(
+        self, source: str, overrides: Sequence[str], *, side: int | None = None, batch: int = 2**20
+    ) -> Recipe:
+        """Return the recipe for the images called `source`; `overrides` win."""
+        values = {part: dict(self.parts[part]) for part in PARTS}
+        values["data"] |= {"name": source, **({} if side is None else {"image_size": side})}
+        values["optimisation"]["batch_size"] = min(values["optimisation"]["batch_size"], batch)
+        return make_recipe(values, overrides)
+
+
+def read_choices(
+    source: str, device: str, *, unequal: bool = False, path: Path = TABLE
+) -> list[Choice]:
+    """Return the rows for a device ("cpu" or "cuda"), from the cheapest to the dearest.
+
+    Args:
+        source: the name of the data set; some in the catalogue have a group of their own.
+        unequal: whether the classes have very different numbers of images.
+    """
+    table = parse_yaml(read_text(path))
+    own = {"model": {"group": table["groups"][source]}} if source in table["groups"] else {}
+    gpu = {"trainer": {"precision": "bf16-mixed"}} if device == "cuda" else {}
+    found = []
+    for row in table["rows"]:
+        layers = [table["shared"], gpu, own, table["unequal"] if unequal else {}, row]
+        parts = {
+            part: {k: v for layer in layers for k, v in layer.get(part, {}).items()}
+            for part in PARTS
+        }
+        if row["device"] == device:
+            counts = (int(row["side"]), int(row["epochs"]), int(row.get("images", 0)))
+            found.append(Choice(row["name"], *counts, parts))
+    return found

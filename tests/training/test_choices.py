@@ -1,0 +1,41 @@
+"""The table of candidates: every row is a recipe, and settings of the user win."""
+
+import pytest
+
+from turnwise.models import create_model
+from turnwise.training.choices import read_choices
+
+ROWS = [(device, row) for device in ("cpu", "cuda") for row in read_choices("folder:x", device)]
+
+
+@pytest.mark.parametrize(("device", "row"), ROWS, ids=lambda value: str(getattr(value, "name", "")))
+@pytest.mark.parametrize("side", [28, 50, 64])
+def test_every_row_builds_an_exact_model(device, row, side):
+    recipe = row.recipe("folder:x", (), side=min(side, row.side))
+    model = create_model(
+        recipe.model.name, group=recipe.model.group, in_chans=3,
+        image_size=recipe.data.image_size, **recipe.model.options,
+    )  # fmt: skip
+    assert model.group.name == recipe.model.group == "D4"
+    assert recipe.data.augment.policy == "standard"
+    assert (recipe.trainer.precision == "bf16-mixed") == (device == "cuda")
+
+
+def test_there_are_rows_for_any_number_of_images():
+    for device in ("cpu", "cuda"):
+        assert read_choices("folder:x", device)[0].images == 0
+
+
+@pytest.mark.parametrize(("name", "group"), [("mnist", "C1"), ("cifar10", "D1"), ("eurosat", "D4")])
+def test_known_sets_have_the_group_that_suits_them(name, group):
+    for row in read_choices(name, "cpu"):
+        assert row.recipe(name, ()).model.group == group
+
+
+def test_settings_win():
+    row = read_choices("folder:x", "cpu")[0]
+    settings = ("model.group=D1", "optimisation.batch_size=8", "data.augment.rotation=5")
+    recipe = row.recipe("folder:x", settings, batch=20)
+    assert recipe.model.group == "D1" and recipe.optimisation.batch_size == 8
+    assert recipe.data.augment.rotation == 5.0 and recipe.data.augment.hue > 0
+    assert row.recipe("folder:x", (), batch=20).optimisation.batch_size == 20
