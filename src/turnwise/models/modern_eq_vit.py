@@ -119,7 +119,9 @@ class ModernEquivariantViT(PooledLogits):
     def __init__(self, task: Task, design: ModernDesign) -> None:
         super().__init__()
         by_patches = design.stem == "patches"
-        self.group = task.group if by_patches else TRIVIAL
+        # with reflections and rotations GE-ViT has a wrong table (layers/gsa/published.py)
+        right = by_patches and (not task.group.reflections or task.group.rotations == 1)
+        self.group = task.group if right else TRIVIAL
         self.patch, self.num_classes, self.num_features = (
             design.patch,
             task.num_classes,
