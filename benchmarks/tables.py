@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import attention_tables
+import leaderboard
 import roto_tables
 from gsa_tables import ERRORS, accuracies, curve, percent
 from records import Record, read_records
@@ -260,6 +261,12 @@ def flagship_speed() -> str:
     return markdown_table(headers, rows)
 
 
+def board(name: str) -> str:
+    """Published figures of one data set beside ours."""
+    cells = (partial(over_seeds, key="test_accuracy"), weights, over_group, minutes, seeds)
+    return leaderboard.board(name, latest_by_recipe(), partial(link, to_root="../"), cells)
+
+
 def published_error(name: str) -> str:
     record = read_records(HERE / "published_errors.jsonl")[-1]
     return ERRORS[name](record["figures"])
@@ -285,6 +292,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "roto_speed_cpu": partial(roto_speed, "cpu"),
     "roto_speed_cuda": partial(roto_speed, "cuda"),
     **{name: partial(published_error, name) for name in ERRORS},
+    **{f"board_{name}": partial(board, name) for name in leaderboard.BOARDS},
 }
 
 
