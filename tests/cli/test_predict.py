@@ -118,12 +118,10 @@ def test_images_of_any_size_and_colour(turnwise, run, empty_folder):
     assert [row["image"] for row in table(output)] == ["wide.png", "small.png"]
 
 
-def test_many_images_are_predicted_in_chunks(turnwise, run, images, monkeypatch):
+def test_many_images_are_predicted_in_batches_and_parts(turnwise, run, images):
     whole = turnwise("predict", run, images[0])[1]
-    monkeypatch.setattr("turnwise.cli.predict.CHUNK", 4)
-    assert [row["label"] for row in table(turnwise("predict", run, images[0])[1])] == [
-        row["label"] for row in table(whole)
-    ]
+    parts = turnwise("predict", run, images[0], "--batch-size", 2, "--part-size", 4)[1]
+    assert [row["label"] for row in table(parts)] == [row["label"] for row in table(whole)]
 
 
 def test_a_file_that_is_no_image_is_refused(refused, run, images):
@@ -169,10 +167,21 @@ def test_a_missing_file_is_refused(refused, run):
     assert "nowhere.png does not exist; give an image or a folder of images." in error
 
 
-def test_nothing_is_written_if_one_image_is_bad(refused, run, images, empty_folder):
-    folder, _ = images
-    (folder / "z.png").write_bytes(b"no image")
-    assert "z.png cannot be read" in refused("predict", run, folder, "--output", "predictions.csv")
+def test_an_image_that_cannot_be_read_is_skipped_and_listed(turnwise, run, images, empty_folder):
+    folder, digits = images
+    (folder / "b0.png").write_bytes(b"no image")
+    status, _, error = turnwise("predict", run, folder, "--output", "predictions.csv")
+    assert status == 0
+    assert "skipped: the image" in error and "b0.png cannot be read" in error
+    assert len(table((empty_folder / "predictions.csv").read_text())) == len(digits)
+    (broken,) = table((empty_folder / "predictions.broken.csv").read_text())
+    assert broken["input"] == str(folder / "b0.png") and "cannot be read" in broken["reason"]
+
+
+def test_nothing_is_written_if_every_image_is_bad(refused, run, empty_folder):
+    (empty_folder / "bad").mkdir()
+    (empty_folder / "bad" / "z.png").write_bytes(b"no image")
+    assert "z.png cannot be read" in refused("predict", run, "bad", "--output", "predictions.csv")
     assert not (empty_folder / "predictions.csv").exists()
 
 

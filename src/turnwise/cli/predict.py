@@ -1,16 +1,17 @@
 """turnwise predict and serve: classify images of your own, as files or on a page."""
 
 import argparse
-import csv
-import io
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from turnwise.cli import jobs
 from turnwise.cli.terminal import OR_FILE, add_device, chosen_device
 from turnwise.errors import InputError, require
 from turnwise.signals import handle_interrupts
 
-CHUNK = 64  # files that are read at once
+if TYPE_CHECKING:
+    from turnwise.inference.jobs import Job, PartFolder
+
 LOOPBACK = "127.0.0.1"
 
 
@@ -18,62 +19,65 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help=OR_FILE)
     parser.add_argument(
         "images", nargs="+", metavar="IMAGE",
-        help="image files, or folders of PNG, JPEG, TIFF, BMP, WebP",
+        help="images, folders, patterns such as 'scans/*.png', .npz files, tables with a column "
+        "path, or slides with --tile",
     )  # fmt: skip
-    parser.add_argument("--output", metavar="FILE", help="CSV file (default: print the table)")
-    add_device(parser, "auto")
+    parser.add_argument("--embedding", action="store_true", help="add the vector of each image")
+    parser.add_argument(
+        "--maps", metavar="FOLDER", help="also write a map of each slide, stitched from its tiles"
+    )
+    parser.add_argument(
+        "--map-format", default="png", help="png: classes; tif, zarr: probabilities (default: png)"
+    )
+    jobs.add_job_arguments(parser)
 
 
 def predict(args: argparse.Namespace) -> int:
-    """Classify image files with a trained model. Each image is cropped to its central square and
-    resampled to the model's size."""
-    import torch
-    from tqdm import tqdm
+    """Classify images, or the tiles of slides, with a trained model. Each image is cropped to its
+    central square and resampled to the model's size. An interrupted job with an output continues
+    when the same command runs again."""
+    from turnwise.inference.backbones import ClassifierName
+    from turnwise.inference.engines import Work
+    from turnwise.inference.loading import certificate_hash, class_names, hash_weights
+    from turnwise.inference.maps import require_map_format
+    from turnwise.inference.writers import Table
 
-    from turnwise.data import read_image
-    from turnwise.files import require_writable, write_atomic
-    from turnwise.inference.loading import class_names, image_shape, open_trained
-    from turnwise.inference.predictor import Predictor
-
+    name = ClassifierName(args.model)
+    model = name.open()
+    job, broken = jobs.make_job(args, args.images, name.preparation())
+    jobs.require_output(args, job)
+    require(
+        not args.maps or args.tile > 0, "--maps are stitched from tiles; give --tile SIDE, too."
+    )
+    require_map_format(args.map_format)
+    weights = hash_weights(model)
+    outputs = ("probabilities", "embedding") if args.embedding else ("probabilities",)
+    with jobs.working_output(args) as output:
+        work = Work(job, name.open, outputs, output)
+        folder = jobs.run_job(args, work, {"model": repr(name), "weights": weights})
+        table = Table(
+            classes=class_names(model),
+            constants={
+                "weights_sha256": weights,
+                "certificate_sha256": certificate_hash(name.name),
+            },
+            facts={"model": name.name, "patch_size": args.tile, "overlap": args.overlap},
+        )
+        if args.maps:
+            _write_maps(args, folder, job)
+        rows = jobs.finish_job(args, folder, job, table, broken)
     if args.output:
-        require_writable(Path(args.output), "choose another --output")
-    model = open_trained(args.model).to(chosen_device(args.device))
-    predictor, classes = Predictor(model, batch_size=CHUNK), class_names(model)
-    channels, size = image_shape(model)
-    files = _image_files(args.images)
-    quiet = len(files) <= CHUNK or not sys.stderr.isatty()
-    rows = [["image", "label", *classes]]
-    for start in tqdm(range(0, len(files), CHUNK), disable=quiet, leave=False):
-        chunk = files[start : start + CHUNK]
-        images = torch.stack([read_image(file, size, channels) for file in chunk])
-        for file, row in zip(chunk, predictor.probabilities(images).tolist(), strict=True):
-            label = classes[max(range(len(row)), key=row.__getitem__)]
-            rows.append([str(file), label, *(f"{p:.4f}" for p in row)])
-    if args.output:
-        text = io.StringIO()
-        csv.writer(text).writerows(rows)
-        write_atomic(Path(args.output), text.getvalue().encode())
-        print(f"{len(files)} images classified, written to {args.output}")
-    else:
-        csv.writer(sys.stdout).writerows(rows)
+        kind = "tiles" if args.tile else "images"
+        print(f"{rows:,} {kind} classified, written to {args.output}")
     return 0
 
 
-def _image_files(given: list[str]) -> list[Path]:
-    """Return the files, and the images at any depth in the folders, without hidden ones."""
-    from turnwise.data.readers.image_files import SUFFIXES, image_files_below
+def _write_maps(args: argparse.Namespace, folder: "PartFolder", job: "Job") -> None:
+    from turnwise.inference.maps import stitch_maps, write_map
 
-    found: list[Path] = []
-    for path in map(Path, given):
-        if path.is_dir():
-            inside = image_files_below(path)
-            require(bool(inside), f"{path} holds no images ({', '.join(SUFFIXES)}).")
-            found += inside
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise InputError(f"{path} does not exist; give an image or a folder of images.")
-    return found
+    chunks = (folder.read(part)[0] for part in range(job.parts))
+    for slide, found in stitch_maps(job.sources, chunks).items():
+        write_map(Path(args.maps) / f"{Path(slide).stem}.{args.map_format}", found)
 
 
 def serve_arguments(parser: argparse.ArgumentParser) -> None:

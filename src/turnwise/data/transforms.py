@@ -33,8 +33,8 @@ def crop_square(images: Images) -> Resized:
     return crop_centre(images, side, side)
 
 
-def resize(images: Images, image_size: int) -> Resized:
-    """Crop to the central square and resample it to `image_size` pixels."""
+def resize(images: Images, image_size: int, mode: str = "bilinear") -> Resized:
+    """Crop to the central square and resample it to `image_size` pixels ("bilinear", "bicubic")."""
     images = crop_square(images)
     if images.shape[-1] == image_size:
         return images
@@ -42,7 +42,7 @@ def resize(images: Images, image_size: int) -> Resized:
     resized = images.new_empty(*images.shape[:2], image_size, image_size)
     for start in range(0, len(images), step):
         chunk = images[start : start + step].double()
-        smooth = F.interpolate(chunk, (image_size, image_size), mode="bilinear", antialias=True)
+        smooth = F.interpolate(chunk, (image_size, image_size), mode=mode, antialias=True)
         resized[start : start + step] = (smooth + 0.5 + _TIE).floor().clamp(0, 255).byte()
     return resized
 

@@ -1,5 +1,6 @@
 """Open a model from what a user names: a run, a folder, a file, code, or a registered name."""
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -157,3 +158,25 @@ def class_names(model: nn.Module) -> tuple[str, ...]:
     names = tuple(getattr(model, "classes", ()))
     count = getattr(model, "num_classes", 0)
     return names or tuple(str(number) for number in range(count))
+
+
+def certificate_hash(target: str) -> str:
+    """Return the hash of the certificate in a run or model folder; empty if there is none."""
+    file = Run(target).certificate_file
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def hash_weights(model: nn.Module) -> str:
+    """Return one hash of the names and bytes of all weights and buffers; of a file, its bytes."""
+    if isinstance(model, FileModel):
+        return model.sha256
+    digest = hashlib.sha256()
+    for part in model.modules():
+        if isinstance(part, FileModel):
+            digest.update(part.sha256.encode())
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(
+            value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
+    return digest.hexdigest()

@@ -21,6 +21,7 @@ from turnwise.data.targets import kind_of
 from turnwise.errors import InputError, require, require_known, require_positive
 from turnwise.inference.exported import FileModel
 from turnwise.models.contract import Model, logits_of
+from turnwise.models.embedding import is_embedding
 
 PRECISIONS = {
     "float64": torch.float64,
@@ -162,6 +163,8 @@ class Predictor:
 
     def _outputs(self, images: Tensor, wanted: Sequence[str], count: int) -> dict[str, Tensor]:
         model, found = self.model, dict[str, Tensor]()
+        if set(wanted) == {"embedding"} and is_embedding(model):
+            return {"embedding": logits_of(model(images))}
         if "embedding" in wanted:
             if isinstance(model, FileModel) and model.has_embedding:
                 found |= model.outputs(images)

@@ -28,6 +28,7 @@ from turnwise.geometry.sizes import advise_sizes
 from turnwise.groups import PlanarGroup
 from turnwise.layers.declarations import undecayed_parameters
 from turnwise.layers.normalise import Normalise
+from turnwise.models.pooled import pool_output
 
 Images = Float[Tensor, "batch channel row col"]
 TRIVIAL = PlanarGroup(1)
@@ -309,8 +310,13 @@ def _thread() -> int:
 
 
 def logits_of(output: object) -> Tensor:
-    """Return a tensor of logits, or the logits in the output of a Hugging Face model."""
+    """Return a tensor of logits, or the logits in the output of a Hugging Face model.
+
+    The class token of an output without logits, that of a backbone, takes their place.
+    """
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if logits is None and hasattr(output, "last_hidden_state"):
+        return pool_output(output)
     if not isinstance(logits, Tensor):
         raise InputError(
             f"the model must return a tensor of logits, got a {type(output).__name__}."

@@ -11,6 +11,7 @@ from turnwise.data.targets import TargetKind, make_kind
 from turnwise.errors import require
 from turnwise.groups.equivariance import ratio
 from turnwise.inference.exported import FileModel
+from turnwise.inference.loading import hash_weights as hash_weights
 from turnwise.inference.predictor import PRECISIONS, Predictor, Transform
 
 Images = Float[Tensor, "image channel row col"]
@@ -80,19 +81,6 @@ def with_noise(images: Images) -> Images:
     """Return four fifths of the images plus a fifth of noise, so that no region is blank."""
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
     return 0.8 * images + 0.2 * noise.to(images)
-
-
-def hash_weights(model: nn.Module) -> str:
-    """Return one hash of the names and bytes of all weights and buffers; of a file, its bytes."""
-    if isinstance(model, FileModel):
-        return model.sha256
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(
-            value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        )
-    return digest.hexdigest()
 
 
 def hash_images(images: Images) -> str:
