@@ -87,7 +87,7 @@ def test_tiles_of_a_slide_have_coordinates(turnwise, images):
     ("words", "message"),
     [
         (("images",), "an embedding is long; give --output"),
-        (("images", "--output", "e.xyz"), "unknown kind of output '.xyz'"),
+        (("images", "--output", "e.xyz"), "unknown kind of output 'xyz'"),
         (("images", "--output", "e.csv", "--overlap", "3"), "are about tiles; give --tile SIDE"),
         (("images", "--output", "e.csv", "--device", "all"), "--device all means every GPU"),
         (("images", "--output", "e.csv", "--group", "Q8"), "unknown group 'Q8'"),

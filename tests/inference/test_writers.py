@@ -109,7 +109,7 @@ def test_nothing_to_write_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("name", "slides", "message"),
     [
-        ("t.xlsx", [], "unknown kind of output '.xlsx'"),
+        ("t.xlsx", [], "unknown kind of output 'xlsx'"),
         ("folder", [], "folder is a folder, which takes the tiles of slides"),
         ("t.h5", ["a.svs", "b.svs"], "an HDF5 file holds one slide, but there are 2"),
         ("folder", ["x/a.svs", "y/a.svs"], "several slides are called 'a'"),

@@ -198,28 +198,32 @@ def _cut(columns: Columns) -> Iterator[tuple[str, Columns]]:
 
 
 WRITERS: dict[str, Callable[[Path, Chunks, Table], None]] = {
-    ".csv": write_csv,
-    ".parquet": write_parquet,
-    ".h5": write_hdf5,
-    ".hdf5": write_hdf5,
+    "csv": write_csv,
+    "parquet": write_parquet,
+    "h5": write_hdf5,
+    "hdf5": write_hdf5,
     "": write_hdf5_folder,
 }
 
 
+def _kind(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".")
+
+
 def require_writer(path: Path, slides: list[str]) -> None:
     """Raise before any work if the output's format is unknown, or its package is missing."""
-    suffix = path.suffix.lower()
+    suffix = _kind(path)
     require_known(suffix or "a folder", [*filter(None, WRITERS), "a folder"], "kind of output")
-    if suffix == ".parquet":
+    if suffix == "parquet":
         _optional("pyarrow", "Parquet", "parquet")
-    if suffix in (".h5", ".hdf5", ""):
+    if suffix in ("h5", "hdf5", ""):
         _optional("h5py", "HDF5", "pcam")
     require(
         suffix != "" or bool(slides),
         f"{path} is a folder, which takes the tiles of slides; end it in .csv, .parquet or .h5.",
     )
     require(
-        suffix not in (".h5", ".hdf5") or len(slides) < 2,
+        suffix not in ("h5", "hdf5") or len(slides) < 2,
         f"an HDF5 file holds one slide, but there are {len(slides)}; give a folder, or .parquet.",
     )
     stems = [Path(slide).stem for slide in slides]
@@ -233,7 +237,7 @@ def write_output(path: Path, chunks: Chunks, table: Table) -> None:
     first = next(filled, None)
     if first is None:
         raise InputError(EMPTY)
-    WRITERS[path.suffix.lower()](path, chain([first], filled), table)
+    WRITERS[_kind(path)](path, chain([first], filled), table)
 
 
 def _optional(package: str, what: str, extra: str) -> Any:
