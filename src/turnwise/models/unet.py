@@ -144,7 +144,8 @@ class UNet(ImageModel):
         if self.design.readout != "classes":
             return FieldHead(self.group, self.num_features, self.design.readout)
         head = nn.Conv2d(self.num_features, num_classes, 1)
-        nn.init.normal_(head.weight, std=0.02)
+        # not smaller: with Adam it would take hundreds of steps to grow
+        nn.init.normal_(head.weight, std=self.num_features**-0.5)
         nn.init.zeros_(head.bias)  # type: ignore[arg-type]
         return head
 
