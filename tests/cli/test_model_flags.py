@@ -78,7 +78,7 @@ def test_an_option_named_like_a_flag_of_the_run_has_no_dashes(capsys):
     assert args.output == "runs/first"
     text = " ".join(help_of(capsys, "orbit_vit", "--help").split())
     assert "Only as output=VALUE, without dashes: " in text
-    assert "(default: class)" in text
+    assert "(default: auto)" in text
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_a_source_of_images_may_have_any_name(name):
 
 def test_every_shortcut_sets_a_key_of_the_recipe():
     values = {"group": "D4", "schedule": "constant", "group_by": "patient"}
-    values |= {"layout": "group/class", "target": "ordinal", "on_error": "skip"}
+    values |= {"layout": "group/class", "target": "ordinal", "on_error": "skip", "fit": "crop"}
     found = recipe("vit", "digits", *[f"{key}={values.get(key, 2)}" for key in SHORTCUTS])
     assert found.model.group == "D4"
     assert found.data.image_size == 2
     assert (found.data.group_by, found.data.layout) == ("patient", "group/class")
-    assert (found.data.target, found.data.on_error) == ("ordinal", "skip")
+    assert (found.data.target, found.data.on_error, found.data.fit) == ("ordinal", "skip", "crop")
     assert (found.trainer.max_epochs, found.trainer.patience, found.seed) == (2, 2, 2)
     assert (found.optimisation.batch_size, found.optimisation.learning_rate) == (2, 2.0)
 

@@ -29,6 +29,7 @@ SHORTCUTS = {
     "layout": "data.layout",
     "target": "data.target",
     "on_error": "data.on_error",
+    "fit": "data.fit",
     "batch_size": "optimisation.batch_size",
     "learning_rate": "optimisation.learning_rate",
     "schedule": "optimisation.schedule",

@@ -148,7 +148,7 @@ def summary(result: dict[str, Any]) -> str:
     rotated = result["angles"]["accuracy"]
     lines = [
         f"{result['model']} on {result['images']} test images of {result['data']} "
-        f"({result['provenance']})",
+        f"({result['provenance']}){_group_counts(result)}",
         text_table(["upright", "value (95 % interval)"], scores),
         text_table(["class", "images", "recall", "precision", "F1"], classes),
         f"rotated in {len(rotated)} steps over 360°, corners filled by {fill_of(result)}: accuracy "
@@ -190,6 +190,15 @@ def summary_of_masks(result: dict[str, Any], scores: list[list[str]]) -> str:
         f"{format_percent(result['rotation_agreement'], digits=2)}",
     ]
     return "\n\n".join(lines)
+
+
+def _group_counts(result: dict[str, Any]) -> str:
+    """Return how many groups each split has, empty where groups are not known."""
+    counts = result.get("group_counts", {})
+    if not any(counts.values()):
+        return ""
+    found = ", ".join(f"{count:,} in {split}" for split, count in counts.items())
+    return f"; groups, none of them in two splits: {found}"
 
 
 def _control(result: dict[str, Any]) -> str:

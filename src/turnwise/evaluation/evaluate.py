@@ -157,6 +157,7 @@ def evaluate_run(
         "data": dataset.name,
         "provenance": dataset.provenance,
         **trained_on,
+        "group_counts": dataset.group_counts(),
         "times_evaluated": times + 1,
         "weights_sha256": run.weights_hash,
         **figures,

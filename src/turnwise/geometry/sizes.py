@@ -8,9 +8,13 @@ of one side are never read: the sampling is off-centre, and no symmetry of the s
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from turnwise.errors import require
+from turnwise.errors import InputError, require
 
 LARGEST_SIZE = 4096
+
+
+class InexactSizeError(InputError):
+    """A model or layer cannot be exact at an image size."""
 
 
 class Stage(NamedTuple):
@@ -69,11 +73,11 @@ def exact_sizes(size: int, stages: Sequence[Stage]) -> tuple[int, ...]:
 def require_exact_size(size: int, stages: Sequence[Stage], what: str) -> None:
     """Raise unless every stage samples an image of `size` symmetrically."""
     nearest = exact_sizes(size, stages)
-    require(
-        size in nearest,
-        f"image_size = {size} cannot be exact in {what} (a stage would sample it off-centre); "
-        f"{advise_sizes(nearest)}.",
-    )
+    if size not in nearest:
+        raise InexactSizeError(
+            f"image_size = {size} cannot be exact in {what} (a stage would sample it off-centre); "
+            f"{advise_sizes(nearest)}."
+        )
 
 
 def advise_sizes(nearest: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from turnwise.errors import require
+from turnwise.geometry.fitting import fit_square
 
 
 class Normalise(nn.Module):
@@ -12,7 +13,12 @@ class Normalise(nn.Module):
 
     Until `fit` is called, it maps [0, 1] to [−1, 1].  With `transposed` rows and columns are
     exchanged first, for networks that were trained on images stored column by column.
+    With `fit_size` it also changes the images to the size that the network takes, by the rule in
+    `fit_mode` (geometry/fitting.py).
     """
+
+    fit_size: int | None = None
+    fit_mode: str = ""
 
     mean: Tensor
     spread: Tensor  # the standard deviation; the name is part of stored weights
@@ -51,6 +57,8 @@ class Normalise(nn.Module):
         self, images: Float[Tensor, "batch channel row col"]
     ) -> Float[Tensor, "batch channel newrow newcol"]:
         images = images.mT if self.transposed else images
+        if self.fit_size is not None:
+            images = fit_square(images, self.fit_size, self.fit_mode)
         return (images - self.mean[:, None, None]) / self.spread[:, None, None]
 
     def extra_repr(self) -> str:

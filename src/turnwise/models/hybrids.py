@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from turnwise.errors import require
 from turnwise.geometry.layouts import regular_to_field
 from turnwise.geometry.neighbourhoods import Neighbourhood
-from turnwise.geometry.sizes import advise_sizes, nearest_sizes, output_size
+from turnwise.geometry.sizes import InexactSizeError, advise_sizes, nearest_sizes, output_size
 from turnwise.layers.conv.stem import ConvStem, PatchLift, StemPlan
 from turnwise.layers.gsa.attention import AttentionPlan, LiftingSelfAttention
 from turnwise.layers.gsa.blocks import FieldNorm, pool_kernel
@@ -146,10 +146,9 @@ class StemmedGroupAttention(PooledLogits):
         self.stages = nn.ModuleList(make_stages(layout, plan, design.value_dropout))
         self.head = nn.Linear(layout.width, task.num_classes) if task.num_classes else nn.Identity()
         self.reset_parameters()
-        require(
-            task.image_size in (nearest := self.exact_size(task.image_size)),
-            f"image_size = {task.image_size} cannot be exact in {WHAT}; {advise_sizes(nearest)}.",
-        )
+        if task.image_size not in (nearest := self.exact_size(task.image_size)):
+            size, advice = task.image_size, advise_sizes(nearest)
+            raise InexactSizeError(f"image_size = {size} cannot be exact in {WHAT}; {advice}.")
 
     def reset_parameters(self) -> None:
         """Initialise as GSA-Net and GE-ViT, with a small classifier."""

@@ -167,7 +167,7 @@ class Orbit(ImageModel):
             self.head.train(mode)
         return self
 
-    def preprocess(self, images: Images) -> Images:  # type: ignore[override]
+    def preprocess(self, images: Images) -> Tensor:  # type: ignore[override]
         """Apply the preprocessing of the model inside, if it has any."""
         inner = getattr(self.model, "preprocess", None)
         return images if inner is None else inner(images)

@@ -17,7 +17,10 @@ from typing import Any
 from torch import nn
 
 from turnwise.errors import InputError, require, require_known
+from turnwise.geometry.fitting import fitting_sizes
+from turnwise.geometry.sizes import InexactSizeError
 from turnwise.groups import PlanarGroup
+from turnwise.layers.normalise import Normalise
 from turnwise.layers.orbit.combinations import LEARNED
 from turnwise.models.contract import ModelConfig
 from turnwise.models.orbits import Orbit, OrbitDesign, orbit
@@ -137,7 +140,7 @@ def check_options(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     options = {o.name: o for o in describe_options(name)}
     renamed = rename_aliases(options.values(), values, f"options of {name}")
     for key in renamed:
-        require_known(key, [*options, *DEFAULTS], f"option of {name}")
+        require_known(key, [*options, *DEFAULTS, "fit"], f"option of {name}")
         require(key in options, f"{key} is an argument of create_model, not an option of {name}.")
     return {key: convert(options[key].hint, value, key) for key, value in renamed.items()}
 
@@ -155,6 +158,7 @@ def create_model(
     in_chans: int | None = None,
     image_size: int | None = None,
     pretrained: bool | str = False,
+    fit: str | None = None,
     **options: Any,
 ) -> nn.Module:
     """Build a model by name.
@@ -167,6 +171,8 @@ def create_model(
         image_size: side of the images in pixels (default 28).
         pretrained: load pretrained weights: True, or the name of their data set, "rotmnist".
             Arguments that are left out are then those of the weights.
+        fit: how `preprocess` changes images of a size at which the model cannot be exact: "pad",
+            "crop" or "resize" (default: such a size is an error).
         options: the model's own options; `turnwise models NAME` lists them.
 
     The model remembers how it was built in `model.config`, which `save` writes.
@@ -181,10 +187,12 @@ def create_model(
     merged: dict[str, Any] = {**DEFAULTS, **given}
     task = Task(**{**merged, "group": PlanarGroup.named(merged["group"])})
     if name.startswith(ORBIT):
-        return _create_orbit(family, task, values)
-    model = family.make(task, values)
+        return _create_orbit(family, task, values, fit)
+    model = family.make(task, values) if fit is None else _make_fitted(family, task, values, fit)
     # with all defaults, so that a stored model stays the same when a default changes
     every = task.options | to_plain({**model_options(name), **values})
+    if fit is not None and model.preprocess.fit_size is not None:  # type: ignore[union-attr]
+        every["fit"] = fit
     model.config = ModelConfig(name, every)  # type: ignore[assignment]
     return model
 
@@ -194,13 +202,39 @@ def _family(name: str) -> Family:
     return _families[name.removeprefix(ORBIT)]
 
 
-def _create_orbit(family: Family, task: Task, values: dict[str, Any]) -> Orbit:
+def _make_fitted(family: Family, task: Task, values: dict[str, Any], fit: str) -> nn.Module:
+    """Build the model for the nearest exact size to which `fit` can change the images.
+
+    Where padding or cropping reaches no exact size, because all differ by an odd number of pixels,
+    images are resampled.
+    """
+    try:
+        return family.make(task, values)
+    except InexactSizeError as error:
+        reason = error
+    for mode in dict.fromkeys((fit, "resize")):
+        for size in fitting_sizes(task.image_size, mode):
+            try:
+                model = family.make(replace(task, image_size=size), values)
+            except InputError:
+                continue
+            preprocess = getattr(model, "preprocess", None)
+            if not isinstance(preprocess, Normalise) or getattr(model, "output", "") != "class":
+                raise reason  # a map would have another size than the image
+            preprocess.fit_size, preprocess.fit_mode = size, mode
+            return model
+    raise reason
+
+
+def _create_orbit(
+    family: Family, task: Task, values: dict[str, Any], fit: str | None = None
+) -> Orbit:
     """Build the family's model inside an orbit, from the weights of a trained one if given."""
     names = {o.name for o in describe(OrbitOptions)}
     around = OrbitOptions(**{key: value for key, value in values.items() if key in names})
     own = {key: value for key, value in values.items() if key not in names}
     inner_task = replace(task, group=PlanarGroup.named(around.base_group or task.group))
-    inner = create_model(family.name, **inner_task.options, **own)
+    inner = create_model(family.name, **inner_task.options, fit=fit, **own)
     if around.weights:
         require(
             around.tune != "none" or around.combine in LEARNED,

@@ -7,6 +7,7 @@ which `turnwise test` recognises it.
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -93,6 +94,8 @@ def train(
         else:
             rank_zero_only(run.start)(recipe, dataset, command)
         on_start(run)
+        if _is_rank_zero() and (note := _describe_fit(model, dataset)):
+            print(note, file=sys.stderr)
         _fit(model, recipe, dataset, run, resume)
     return run
 
@@ -106,6 +109,7 @@ def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
         num_classes=len(dataset.classes),
         in_chans=dataset.channels,
         image_size=dataset.image_size,
+        fit=recipe.data.fit,
         **recipe.model.options,
     )
     if not recipe.model.options.get("weights"):  # a trained model keeps its normalisation
@@ -114,6 +118,18 @@ def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
                 module.fit(dataset.train.images)
     model.classes = dataset.classes  # type: ignore[assignment]
     return model
+
+
+def _describe_fit(model: nn.Module, dataset: Dataset) -> str:
+    """Return how the model changes images of this size, empty if it does not."""
+    words = {"pad": "padded", "crop": "cropped", "resize": "resampled"}
+    for module in model.modules():
+        if isinstance(module, Normalise) and module.fit_size is not None:
+            return (
+                f"images of {dataset.image_size} pixels are {words[module.fit_mode]} to "
+                f"{module.fit_size}, where the model is exact (data.fit)"
+            )
+    return ""
 
 
 def _with_fill(recipe: Recipe, dataset: Dataset) -> Recipe:

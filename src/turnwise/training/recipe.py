@@ -20,6 +20,7 @@ import yaml
 from turnwise.data.augment import Augmentation, with_policy
 from turnwise.data.reading import Reading
 from turnwise.errors import InputError, require, require_known, shown
+from turnwise.geometry.fitting import FITS
 from turnwise.geometry.warps import AUTO, FILLS
 from turnwise.options import Options, from_plain, option, parse_value, to_plain
 from turnwise.parsing import MAX_DEPTH, parse_yaml, read_text
@@ -53,6 +54,9 @@ class DataPart(Reading):
     val_fraction: float | None = option(None, "share of the training images for validation")
     fraction: float = option(1.0, "share of the training images to use")
     repeat: int = option(1, "how often an epoch uses each training image", at_least=1)
+    fit: str | None = option(
+        "pad", "how images of an inexact size are changed; null refuses them", choices=FITS
+    )
     fill: str = option(
         AUTO, "what rotated images show outside their borders", choices=(AUTO, *FILLS)
     )
