@@ -362,6 +362,9 @@ def test_minutes_choose_a_model_and_print_why(turnwise, empty_folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("tiles",), "tiles is a data set; add --minutes 10, or give a recipe or a model before"),
+        (("folder:x",), "folder:x is a data set; add --minutes 10"),
+        (("table.csv", "seed=1"), "table.csv is a data set; add --minutes 10"),
         (("--minutes", "5"), "give a data set before --minutes"),
         (("vit", "mnist", "--minutes", "5"), "may follow vit, got 'mnist'; the model is chosen"),
         (("tilse", "--minutes", "5"), "unknown data set 'tilse'. Did you mean 'tiles'?"),

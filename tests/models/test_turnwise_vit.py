@@ -30,7 +30,10 @@ FORMS = {
     "norms of images": {"norm": "image", "final_norm": "pooled", "layer_scale": 0.1},
     "no attention": {"depths": [0], "stem": "residual"},
     "a wide residual stem with a stride": {
-        "stem": "residual", "stem_width": 32, "stem_depth": 1, "stem_stride": 2,
+        "stem": "residual",
+        "stem_width": 32,
+        "stem_depth": 1,
+        "stem_stride": 2,
     },
     "cross frame": {"frame": "cross", "width": 256, "group": "D4"},
     "linear attention": {"kernel": "elu"},

@@ -51,9 +51,9 @@ def test_a_step_is_timed_after_one_that_is_not(examples):
 
 def test_a_hopeless_model_is_timed_on_a_part_of_a_batch(examples):
     model = Slow(0.005)
-    bound = probe.seconds_per_step(model, recipe(), examples, CPU, limit=0.01)
+    bound = probe.seconds_per_step(model, recipe(), examples, CPU, limit=0.005)
     assert model.seen == [2, 2]
-    assert bound > 0.01
+    assert bound >= 0.01
 
 
 def test_augmentation_and_precision_of_the_recipe_are_timed(examples, monkeypatch):

@@ -47,10 +47,18 @@ RUN_FLAGS = {
 }
 
 
+def alone(data: str) -> str:
+    """Return the message for a data set without anything that says what to train on it."""
+    return f"{data} is a data set; add --minutes 10, or give a recipe or a model before it."
+
+
 def find_model(word: str) -> str:
     """Return the model called `word`, which may be written as a class: RelativePerformer."""
+    from turnwise.data import CATALOGUE
+    from turnwise.data.sources import own_reader
     from turnwise.models import list_models
 
+    require(word not in CATALOGUE and own_reader(word) is None, alone(word))
     plain = {name.replace("_", ""): name for name in list_models()}
     found = plain.get(word.replace("_", "").lower(), word)
     try:

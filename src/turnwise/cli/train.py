@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from turnwise.cli.model_flags import (
     add_run_flags,
+    alone,
     find_model,
     hyphenate,
     is_model_command,
@@ -19,7 +20,7 @@ from turnwise.cli.model_flags import (
     parse_model_command,
 )
 from turnwise.cli.terminal import note
-from turnwise.data.sources import FOLDER, short_name
+from turnwise.data.sources import FOLDER, own_reader, short_name
 from turnwise.errors import InputError, require
 from turnwise.training.shipped import find_recipe
 
@@ -136,6 +137,7 @@ def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
         name = _default_name(recipe)
     else:
         path, *settings = args.settings
+        require(own_reader(path) is None, alone(path))
         shipped = None if Path(path).is_file() else find_recipe(path)
         source = settings.pop(0) if settings and _is_source(settings[0]) else None
         recipe, name = read_recipe(shipped or path, settings), Path(path).stem
@@ -147,7 +149,10 @@ def _new(args: argparse.Namespace) -> "tuple[Recipe, Path]":
 
 def _is_source(word: str) -> bool:
     """Return whether a word after a recipe names a data set; others are settings."""
-    return "=" not in word or word.startswith(FOLDER) or Path(word).exists()
+    from turnwise.data import CATALOGUE
+
+    is_own = own_reader(word) is not None and ("=" not in word or word.startswith(FOLDER))
+    return is_own or word in CATALOGUE
 
 
 def _planned(args: argparse.Namespace, began: float) -> "tuple[Recipe, Path, Dataset]":

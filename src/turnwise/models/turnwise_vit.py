@@ -26,7 +26,13 @@ from turnwise.geometry.layouts import (
     tokens_to_field,
     tokens_to_regular,
 )
-from turnwise.geometry.sizes import LARGEST_SIZE, Stage, exact_sizes, output_size, require_exact_size
+from turnwise.geometry.sizes import (
+    LARGEST_SIZE,
+    Stage,
+    exact_sizes,
+    output_size,
+    require_exact_size,
+)
 from turnwise.groups import PlanarGroup
 from turnwise.layers.conv.residual import ResidualStem
 from turnwise.layers.conv.stem import POOLS, ConvStem, GroupPool2d, PatchLift, StemPlan
@@ -80,9 +86,7 @@ class TurnwiseViTDesign(Options):
         0, "channels of all group elements together in the first stage of a residual stem; they "
         "double from stage to stage, up to `width`; 0 takes width / 4", at_least=0, at_most=16384,
     )  # fmt: skip
-    stem_depth: int = option(
-        2, "blocks in each stage of a residual stem", at_least=1, at_most=256
-    )
+    stem_depth: int = option(2, "blocks in each stage of a residual stem", at_least=1, at_most=256)
     stem_stride: int = option(
         0, "stride of the first convolution of a residual stem; 0 takes 1, 2 or 4, by the image "
         "size", at_least=0, at_most=64,
@@ -149,7 +153,6 @@ class TurnwiseViTDesign(Options):
             f"overview = {self.overview} makes one token of all, and readout = dense needs each "
             "token; set overview to 0.",
         )
-
 
     def resolved(self) -> "TurnwiseViTDesign":
         """Return the design with the norms that "auto" stands for."""

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import torch
@@ -100,7 +101,7 @@ def plan_training(
             continue
         recipe = choice.recipe(source, overrides, side=side, batch=len(loaded.train))
         again = reading if side != loaded.image_size else 0.0
-        trials.append(_try(choice, recipe, loaded, side, device, end - again))
+        trials.append(_try(choice, recipe, loaded, side, device, end - again, not trials))
         if not trials[-1].is_enough:
             break
     best = next((trial for trial in reversed(trials) if trial.is_enough), trials[0])
@@ -155,15 +156,24 @@ def _largest_over_smallest(dataset: Dataset) -> float:
 
 
 def _try(
-    choice: Choice, recipe: Recipe, loaded: Dataset, side: int, device: torch.device, end: float
+    choice: Choice,
+    recipe: Recipe,
+    loaded: Dataset,
+    side: int,
+    device: torch.device,
+    end: float,
+    is_first: bool,
 ) -> Trial:
-    """Time a candidate on some of the images; `end` is when training must be over."""
+    """Time a candidate on some of the images; `end` is when training must be over.
+
+    The first is trained if no other can be, so it is timed however slow it is.
+    """
     few = loaded.train.take(torch.arange(min(PROBED, len(loaded.train))))
     few = replace(few, images=fit_images(few.images, side, recipe.data.channels, None))
     model = build_model(recipe, replace(loaded, train=few))
     size = recipe.optimisation.batch_size
     steps = len(loaded.train) // size + EVALUATION * len(loaded.val) / size
-    limit = max(end - time.monotonic(), 0) / steps / choice.epochs
+    limit = inf if is_first else max(end - time.monotonic(), 0) / steps / choice.epochs
     step = seconds_per_step(model, recipe, few, device, limit)
     epoch = steps * step + EPOCH_COST
     left = max(0.0, end - time.monotonic() - FINISH)

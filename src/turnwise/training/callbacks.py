@@ -148,7 +148,10 @@ class EpochTable(Callback):
         try:
             with self.path.open(encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file, strict=True))
-            known = all(row.keys() <= set(COLUMNS) and int(row["epoch"]) >= 0 for row in rows)
+            known = all(
+                None not in row and row.keys() >= set(COLUMNS) and int(row["epoch"]) >= 0
+                for row in rows
+            )
         except (OSError, ValueError, KeyError, TypeError, csv.Error):
             known = False
         require(

@@ -14,7 +14,7 @@ from turnwise.training.optim import make_optimiser
 from turnwise.training.recipe import Recipe
 
 STEPS = 3  # timed, after one that is not
-PART = 8  # of a batch: a first step with so much smaller a batch shows what is hopeless
+PART = 8  # the first steps have a batch that is so many times smaller
 
 
 def seconds_per_step(
@@ -22,16 +22,14 @@ def seconds_per_step(
 ) -> float:
     """Return the duration of a training step, augmentation and optimiser included.
 
-    A model whose steps certainly take longer than `limit` seconds is not timed any further: the
-    result is then a lower bound.
+    A model for which a part of a batch already takes longer than `limit` seconds is not timed any
+    further: the result is then a lower bound.
     """
     size = recipe.optimisation.batch_size
     model = model.to(device).train()
-    if device.type == "cpu":  # a GPU is not filled by a part of a batch
-        least = min(_durations(model, recipe, examples, device, max(2, size // PART), 1))
-        bound = least * PART / 2
-        if bound > limit:
-            return bound
+    least = min(_durations(model, recipe, examples, device, max(2, size // PART), 1))
+    if least > limit:
+        return least
     durations = sorted(_durations(model, recipe, examples, device, size, STEPS))
     return durations[len(durations) // 2]
 

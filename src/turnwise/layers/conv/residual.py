@@ -49,9 +49,7 @@ class GroupResidualBlock(nn.Module):
 
     feature_layout = "regular"
 
-    def __init__(
-        self, group: Group, in_channels: int, out_channels: int, stride: int = 1
-    ) -> None:
+    def __init__(self, group: Group, in_channels: int, out_channels: int, stride: int = 1) -> None:
         super().__init__()
         require(stride in (1, 2), f"stride = {stride} must be 1 or 2.")
         self.group = PlanarGroup.named(group)
