@@ -142,3 +142,17 @@ def test_a_job_killed_at_ten_random_moments_gives_the_same_rows(images):
     subprocess.run([*command, "killed.parquet"], check=True, env=environment)
     assert kills == 10
     assert parquet.read_table("killed.parquet").equals(parquet.read_table("whole.parquet"))
+
+
+def test_certify_embedding_prints_every_route_and_judges_the_chosen_one(turnwise, images):
+    import json
+
+    words = ("certify", "net:make", "--embedding", "--size", 8, "--group", "D4", "--images", 12)
+    status, output, _ = turnwise(*words, "--output", "routes.json")
+    assert status == 0 and output.splitlines()[-1] == "orbit D4, mean: HOLDS"
+    for route in ("backbone", "canonical", "orbit C4, mean"):
+        assert f"\n{route} " in output
+    stored = json.loads((images / "routes.json").read_text())
+    assert stored["holds"] and len(stored["routes"]) == 4
+    status, output, _ = turnwise(*words, "--combine", "none")
+    assert status == 1 and output.splitlines()[-1] == "backbone: DOES NOT HOLD"

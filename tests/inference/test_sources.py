@@ -46,11 +46,13 @@ def names(sources):
         (["b.png", "a.png"], ["b.png", "a.png"]),
         (["*.png"], ["a.png", "b.png"]),
         (["**/*.png"], ["a.png", "b.png", "sub/c.png"]),
+        (["list.csv"], ["sub/c.png", "a.png"]),
         (["set.npz"], [f"set.npz:train_images:{i}" for i in range(4)]
          + [f"set.npz:test_images:{i}" for i in range(2)]),
     ],
 )  # fmt: skip
-def test_images_are_found_by_path_folder_pattern_and_array(folder, given, found):
+def test_images_are_found_by_path_folder_pattern_table_and_array(folder, given, found):
+    (folder / "list.csv").write_text("path,label\nsub/c.png,x\na.png,y\n")
     sources, broken = find_sources(given)
     assert names(sources) == found and not broken
 
@@ -145,6 +147,7 @@ def test_identity_changes_with_the_file(folder):
         (["nowhere.png"], "nowhere.png does not exist; give an image or a folder of images"),
         (["*.bmp"], "nothing matches"),
         (["empty"], "empty holds no images"),
+        (["odd.csv"], "odd.csv must have one column of paths"),
         (["labels.npz"], "labels.npz holds no images"),
         (["x.svs"], "x.svs is a slide; choose a side"),
     ],
@@ -152,6 +155,7 @@ def test_identity_changes_with_the_file(folder):
 def test_what_names_no_image_is_refused(folder, given, message):
     (folder / "empty").mkdir()
     (folder / "x.svs").touch()
+    (folder / "odd.csv").write_text("a,b\n1,2\n")
     np.savez("labels.npz", labels=np.zeros(3))
     with pytest.raises(InputError, match=message):
         find_sources(given)

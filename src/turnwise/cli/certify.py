@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turnwise.cli.embed import certify_embedding
 from turnwise.cli.terminal import add_data_dir, add_device, chosen_device
 from turnwise.errors import InputError, require
 
@@ -47,6 +48,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="draws the weights of an untrained model (default: 0)")
     add("--output", metavar="FILE",
         help="JSON file, with an HTML page beside it (default: in the run or folder)")  # fmt: skip
+    add("--embedding", action="store_true",
+        help="certify the vectors of a backbone, named as for turnwise embed, with the cost and the "
+        "invariance of every route")  # fmt: skip
+    add("--combine", default="mean",
+        help="with --embedding, the route to certify: mean, max, sum; none: no orbit")  # fmt: skip
+    add("--pool", default="auto", help="with --embedding: auto, cls, mean, pooler")
     add_device(parser, "cpu")
     add_data_dir(parser)
 
@@ -63,6 +70,8 @@ def certify(args: argparse.Namespace) -> int:
         open_target,
     )
 
+    if args.embedding:
+        return certify_embedding(args)
     groups = (args.group or "").split(",")
     request = _request(args, groups[0])
     for group in groups[1:]:

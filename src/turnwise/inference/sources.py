@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turnwise.data.readers.image_files import SUFFIXES, decode, image_files_below
+from turnwise.data.readers.manifests import PATHS, read_csv, read_parquet
 from turnwise.data.readers.npz import read_arrays
 from turnwise.data.slides import Slide, is_slide, open_slide, slides_below
 from turnwise.errors import InputError, require, require_known
@@ -26,6 +27,7 @@ from turnwise.geometry.tiles import TilePlan
 BACKGROUNDS = ("none", "white", "black")
 BRIGHT, DARK = 220, 15  # a pixel is white above the first in all channels, black below the second
 GLOB = "*?["
+TABLES = ("csv", "tsv", "parquet")  # which list files
 
 Image = UInt8[Tensor, "channel row col"]
 
@@ -261,6 +263,19 @@ def _array_sources(paths: Sequence[str]) -> list[ArrayImages]:
     return found
 
 
+def _listed(table: Path) -> list[str]:
+    """Return the files in the column of paths of a table; they are relative to the table."""
+    is_parquet = table.suffix.lower() == ".parquet"
+    sheet = read_parquet(table) if is_parquet else read_csv(table)
+    found = [name for name in sheet if name.lower() in (*PATHS, "slide")]
+    require(
+        len(found) == 1,
+        f"{table} must have one column of paths (called path, file, image or slide); it has "
+        f"{', '.join(map(repr, sheet))}.",
+    )
+    return [str(table.parent / name) for name in dict.fromkeys(sheet[found[0]])]
+
+
 def _paths_of(name: str, tiles: bool) -> list[str]:
     """Return the files that one word names, sorted where the order is ours."""
     path = Path(name)
@@ -269,6 +284,8 @@ def _paths_of(name: str, tiles: bool) -> list[str]:
         found = sorted([*map(str, slides), *map(str, image_files_below(path))])
         require(bool(found), f"{path} holds no images ({', '.join(SUFFIXES)}).")
         return found
+    if path.suffix.lower().removeprefix(".") in TABLES and path.is_file():
+        return _listed(path)
     if path.exists():
         return [name]
     if set(GLOB) & set(name):
