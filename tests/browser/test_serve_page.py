@@ -7,7 +7,9 @@ import pytest
 from PIL import Image
 
 from turnwise.data import load_dataset
-from turnwise.deploy.server import ImageClassifier, ImageServer
+from turnwise.deploy.addresses import find_address
+from turnwise.deploy.classifier import ImageClassifier
+from turnwise.deploy.server import ImageServer
 from turnwise.models import load
 
 PREDICTION = "document.getElementById('serve-model').innerText"
@@ -18,10 +20,13 @@ STATUS = "document.getElementById('serve-status').innerText"
 def served(request, browser, runs):
     run = runs[0] if request.param == "equivariant" else runs[1]
     model = load(run)
-    server = ImageServer(ImageClassifier(request.param, model, model.classes), "127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    classifier = ImageClassifier(request.param, model, model.classes)
+    server = ImageServer(classifier, find_address("127.0.0.1"), 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
     yield server
     server.shutdown()
+    thread.join()
     server.server_close()
 
 

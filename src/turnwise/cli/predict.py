@@ -1,18 +1,15 @@
-"""turnwise predict and serve: classify images of your own, as files or on a page."""
+"""turnwise predict: classify images of your own."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnwise.cli import jobs
-from turnwise.cli.terminal import OR_FILE, add_device, chosen_device
-from turnwise.errors import InputError, require
-from turnwise.signals import handle_interrupts
+from turnwise.cli.terminal import OR_FILE
+from turnwise.errors import require
 
 if TYPE_CHECKING:
     from turnwise.inference.jobs import Job, PartFolder
-
-LOOPBACK = "127.0.0.1"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,46 +75,3 @@ def _write_maps(args: argparse.Namespace, folder: "PartFolder", job: "Job") -> N
     chunks = (folder.read(part)[0] for part in range(job.parts))
     for slide, found in stitch_maps(job.sources, chunks).items():
         write_map(Path(args.maps) / f"{Path(slide).stem}.{args.map_format}", found)
-
-
-def serve_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="RUN", help=OR_FILE)
-    parser.add_argument("--port", type=int, default=8765, help="0 for any (default: 8765)")
-    parser.add_argument(
-        "--host", default=LOOPBACK, help=f"address to listen on (default: {LOOPBACK}, this machine)"
-    )
-    add_device(parser, "cpu")
-
-
-def serve(args: argparse.Namespace) -> int:
-    """Open a page on this machine to drop an image on and rotate it, with the model's predictions.
-    Only this machine can reach it, unless you set --host. Ctrl-C stops it."""
-    from turnwise.deploy.server import ImageClassifier, ImageServer
-    from turnwise.inference.loading import class_names, fill_of, open_trained
-
-    require(0 <= args.port < 65536, f"--port {args.port} must be from 0 to 65535.")
-    require(
-        args.host not in ("0.0.0.0", "::", ""),
-        f"--host {args.host!r} is every address at once; give the one that others should use.",
-    )
-    model = open_trained(args.model).to(chosen_device(args.device))
-    classifier = ImageClassifier(str(args.model), model, class_names(model), fill_of(args.model))
-    try:
-        server = ImageServer(classifier, args.host, args.port)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(
-            f"cannot listen on {args.host}:{args.port} ({reason}); try another --port."
-        ) from error
-    if args.host != LOOPBACK:
-        print(f"careful: other machines can reach {args.host}, too", flush=True)
-    address = f"http://{args.host}:{server.port}/"
-    try:
-        with handle_interrupts(server.interrupt):
-            print(f"open {address} in a browser; Ctrl-C stops it", flush=True)
-            server.serve_forever()
-    except KeyboardInterrupt:
-        print("stopped")
-    finally:
-        server.server_close()
-    return 0

@@ -1,306 +1,339 @@
-"""The HTTP service behind `turnwise serve`: drop an image on a page, rotate it, see predictions.
+"""The HTTP service behind `turnwise serve`.
 
-    GET  /                    the page; it loads nothing else
-    POST /predict?degrees=D   an image as the body; the reply is JSON (`ImageClassifier.predict`)
+    POST /predict        images in, predictions out (deploy/requests.py)
+    GET  /health         whether the server runs
+    GET  /model          the model, and the limits of requests
+    GET  /openapi.json   all of this for machines
+    GET  /               a page that uses it
 
-Requests are not trusted: the Host header must name this server, and the Origin header this page, if
-the browser sends one; the body has a limit; a file is decoded only if it is an image of acceptable
-size; no URL maps to a file.  The server stores nothing.
+aiohttp parses HTTP and holds the connections.  Requests are not trusted: the Host header must name
+this server, and the Origin header this page, if the browser sends one; a request has a limit of
+bytes and of seconds, however slowly it arrives; connections, buffered bytes and waiting images
+have limits, too; a file is decoded only if it is an image of acceptable size; no URL maps to a
+file.  The server stores and logs nothing.
 """
 
-import base64
-import io
+import asyncio
 import json
-import math
+import logging
 import socket
-import tempfile
 import threading
-import warnings
-from contextlib import suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, urlsplit
 
-import torch
-from jaxtyping import UInt8
-from PIL import Image
-from torch import Tensor, nn
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
-from turnwise.data import read_image
-from turnwise.data.batches import to_unit
-from turnwise.data.readers.image_files import FORMATS, KINDS
-from turnwise.errors import InputError, require
-from turnwise.geometry.warps import rotate_image
-from turnwise.inference.loading import image_shape
-from turnwise.inference.predictor import Predictor
-from turnwise.reports.pages import Section, encode_png, page, read_assets
+from turnwise.deploy.addresses import Address
+from turnwise.deploy.classifier import Batcher, BusyError, ImageClassifier, base64_png
+from turnwise.deploy.openapi import openapi
+from turnwise.deploy.page import serve_page
+from turnwise.deploy.requests import MAX_BYTES, MAX_IMAGES, read_degrees, read_images
+from turnwise.errors import InputError
 
-MAX_BYTES = 10_000_000
-MAX_PIXELS = 16_000_000  # decoded and resampled in double precision, 400 MB
-MAX_CLASSES = 10  # in a reply, the most probable ones
-TIMEOUT = 20  # seconds without data from the client
+TIMEOUT = 20.0  # seconds until a request must have arrived, and a connection may be idle
+GRACE = 5.0  # seconds for requests in progress when the server stops
+BACKLOG = 1024  # connections that wait to be accepted
+MAX_CONNECTIONS = 1000
+SPARE_FILES = 64  # of the process, for everything but connections
+MAX_BUFFERED = 64_000_000  # bytes of requests that are being received, all together
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
+    "Server": "turnwise",
 }
+_SILENT = logging.getLogger("turnwise.server")  # images are private, and so are requests
+_SILENT.disabled = True
+BUSY = "the server is busy; try again in a moment."
+Reply = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
 
-@dataclass(frozen=True, eq=False)
-class ImageClassifier:
-    """The model behind the service; it predicts one image at a time."""
+class RefusalError(Exception):
+    """A request is refused with a status and a reason; its connection is closed."""
 
-    name: str
-    model: nn.Module
-    classes: tuple[str, ...]
-    fill: str = "zeros"  # of the corners of rotated images
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, status: int, reason: str, **headers: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.headers = status, reason, headers
 
-    def predict(self, content: bytes, degrees: float) -> dict[str, Any]:
-        """Classify the image in a file, rotated; raise if there is none.
 
-        The reply has the keys
+class Connection(RequestHandler):
+    """One connection; it is closed if no whole request head arrives in time."""
 
-            model          the name of the model
-            prediction     the most probable class
-            classes        the most probable classes, at most `MAX_CLASSES`, in the model's order
-            probabilities  theirs
-            image          the rotated image in the model's size, a PNG file in base64
-            upright        the same before the rotation
-        """
-        channels, size = image_shape(self.model)
-        if channels is None or size is None:
-            raise InputError("the model does not say which images it takes.")
-        with self.lock:
-            upright = open_image(content, size, channels)
-            rotated = rotate_image(to_unit(upright[None]), degrees, self.fill)
-            (probabilities,) = Predictor(self.model).probabilities(rotated).tolist()
-        ranked = sorted(range(len(probabilities)), key=probabilities.__getitem__)
-        shown = sorted(ranked[-MAX_CLASSES:])
-        return {
-            "model": self.name,
-            "prediction": self.classes[ranked[-1]],
-            "classes": [self.classes[c] for c in shown],
-            "probabilities": [probabilities[c] for c in shown],
-            "image": _base64_png((255 * rotated[0]).round().to(torch.uint8)),
-            "upright": _base64_png(upright),
+    def __init__(self, manager: Any, *, server: "ImageServer", loop: Any) -> None:
+        super().__init__(
+            manager, loop=loop, keepalive_timeout=TIMEOUT, access_log=_SILENT, lingering_time=0,
+            read_bufsize=2**14, auto_decompress=False, logger=_SILENT,
+        )  # fmt: skip
+        self.server = server
+        self.deadline: asyncio.TimerHandle | None = None
+        self.is_refused = False
+
+    def connection_made(self, transport: Any) -> None:
+        self.is_refused = len(self.server.connections) >= self.server.max_connections
+        if self.is_refused:
+            body = json.dumps({"error": BUSY}).encode()
+            head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(body)}\r\n"
+            transport.write(
+                f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + body
+            )
+            transport.close()
+            return
+        self.server.connections.add(self)
+        super().connection_made(transport)
+        self.await_request()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.is_refused:
+            super().data_received(data)
+
+    def eof_received(self) -> None:
+        if not self.is_refused:
+            super().eof_received()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.server.connections.discard(self)
+        self.stop_waiting()
+        if not self.is_refused:
+            super().connection_lost(exc)
+
+    def await_request(self) -> None:
+        """Close the connection unless a request begins within `TIMEOUT`."""
+        self.stop_waiting()
+        self.deadline = self._loop.call_later(TIMEOUT, self.force_close)
+
+    def stop_waiting(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+    def handle_error(
+        self, request: Any, status: int = 500, exc: Any = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Reply to what is not valid HTTP, and to a fault of the server, without details."""
+        reason = "the server failed." if status >= 500 else "the request is not valid HTTP."
+        return _refusal(RefusalError(status, reason))
+
+
+class ImageServer:
+    """The service, bound to its address; port 0 takes a free one.
+
+    `serve_forever` runs it in this thread; `shutdown`, from another one or a signal handler, stops
+    accepting, finishes the requests in progress, and lets `serve_forever` return.
+    """
+
+    def __init__(
+        self, classifier: ImageClassifier, address: Address, port: int, *, shared: bool = False
+    ) -> None:
+        self.classifier, self.address = classifier, address
+        self.socket = bind(address, port, shared=shared)
+        self.socket.listen(BACKLOG)  # clients may connect from now on
+        self.page = serve_page(classifier.name)
+        self.connections = set[Connection]()
+        self.max_connections = _allowed_connections()
+        self.buffered = 0
+        self.hosts = address.hosts(self.port)
+        self.origins = {f"{scheme}://{host}" for host in self.hosts for scheme in ("http", "https")}
+        self.routes: dict[str, dict[str, Reply]] = {
+            "/": {"GET": self._show_page},
+            "/predict": {"POST": self._predict},
+            "/health": {"GET": self._health},
+            "/model": {"GET": self._model},
+            "/openapi.json": {"GET": self._openapi},
+            "/favicon.ico": {"GET": self._icon},
         }
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.stopping = threading.Event()
 
+    @property
+    def port(self) -> int:
+        return int(self.socket.getsockname()[1])
 
-def open_image(
-    content: bytes, image_size: int, channels: int
-) -> UInt8[Tensor, "channels image_size image_size"]:
-    """Decode an image for the model; raise if it is none, or too large."""
-    require(bool(content), f"the file is empty; choose a {KINDS}.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                pixels = image.size[0] * image.size[1]  # from the header: nothing is decoded
-    except Exception as error:  # a parser may raise anything on such input
-        raise InputError(f"the file is not a picture; choose a {KINDS}.") from error
-    require(
-        pixels <= MAX_PIXELS,
-        f"the picture has {pixels:,} pixels, and {MAX_PIXELS:,} is the limit; shrink it.",
-    )
-    with tempfile.TemporaryDirectory(prefix="turnwise-") as folder:
-        path = Path(folder) / "image"
-        path.write_bytes(content)
+    @property
+    def url(self) -> str:
+        return f"{self.address.url(self.port)}/"
+
+    def serve_forever(self) -> None:
+        asyncio.run(self._serve())
+
+    def shutdown(self, *_: Any) -> None:
+        """Stop soon; it takes no lock, so that a signal handler may call it."""
+        self.stopping.set()
+        if self.loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(lambda: None)
+
+    def server_close(self) -> None:
+        self.socket.close()
+
+    async def _serve(self) -> None:
+        loop = self.loop = asyncio.get_running_loop()
+        manager: Any = web.Server(self._handle)
+        self.batcher, self.decoder = Batcher(self.classifier), ThreadPoolExecutor(1)
         try:
-            return read_image(path, image_size, channels)
+            listener = await loop.create_server(
+                lambda: Connection(manager, server=self, loop=loop),
+                sock=self.socket, backlog=BACKLOG,
+            )  # fmt: skip
+            while not self.stopping.is_set():
+                await asyncio.sleep(0.1)
+            listener.close()
+            manager.pre_shutdown()
+            await manager.shutdown(GRACE)
+        finally:
+            self.decoder.shutdown()
+            self.batcher.close()
+
+    async def _handle(self, request: web.BaseRequest) -> web.Response:
+        connection: Any = request.protocol
+        connection.stop_waiting()
+        try:
+            self._require_addressed_here(request)
+            response = await self._find_route(request)(request)
+            response.headers.update(HEADERS)
+            return response
         except InputError as error:
-            raise InputError(str(error).replace(str(path), "the file")) from error
-        except Exception as error:
-            raise InputError("the picture cannot be read; save it again as PNG.") from error
+            return _refusal(RefusalError(422, str(error)))
+        except BusyError:
+            return _refusal(RefusalError(503, BUSY, **{"Retry-After": "1"}))
+        except RefusalError as refusal:
+            return _refusal(refusal)
+        finally:
+            connection.await_request()
 
-
-def serve_page(classifier: ImageClassifier) -> str:
-    """Return the page of the service."""
-    buttons = "".join(
-        f'<button type="button" data-degrees="{d}">{d}°</button>' for d in (0, 90, 180, 270)
-    )
-    html = f"""<div class="explorer">
-<div>
-<div class="drop" id="serve-drop" data-max-bytes="{MAX_BYTES}">
-<p><label for="serve-file">Drop a picture here, or choose one:</label></p>
-<input type="file" id="serve-file"
-accept="image/png,image/jpeg,image/tiff,image/bmp,image/webp"></div>
-<p><label for="serve-angle">angle</label><br>
-<input type="range" id="serve-angle" min="0" max="359" step="1" value="0" disabled></p>
-<div class="choice" role="group" aria-label="rotations by 90°">{buttons}</div>
-<p id="serve-status" role="status">No picture yet.</p>
-<img class="rotated" id="serve-image" alt="the rotated picture in the model's size">
-</div>
-<div class="models"><div class="model" id="serve-model"></div></div>
-</div>
-<noscript><p>This page needs JavaScript.</p></noscript>"""
-    summary = (
-        "The picture is cropped to its central square and resampled to the model's size. "
-        "It stays on this machine."
-    )
-    return page(
-        f"Turnwise: {classifier.name}",
-        [Section("Rotate your picture", html)],
-        summary=summary,
-        script=read_assets("predictions.js", "serve.js"),
-        calls_server=True,
-    )
-
-
-class ImageHandler(BaseHTTPRequestHandler):
-    """One request; everything but the two above gets an error in JSON."""
-
-    timeout = TIMEOUT
-    server_version, sys_version = "turnwise", ""
-    server: "ImageServer"
-
-    def do_GET(self) -> None:
-        if not self._is_addressed_here():
-            return
-        if self.path == "/":
-            self._reply(200, self.server.content, "text/html; charset=utf-8")
-        elif self._url().path == "/predict":
-            self._refuse(405, "send an image with POST.", Allow="POST")
-        elif self.path == "/favicon.ico":
-            self._reply(204, b"", "image/x-icon")
-        else:
-            self._refuse(404, "there is nothing here but / and /predict.")
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_POST(self) -> None:
-        if not self._is_addressed_here():
-            return
-        url = self._url()
-        if url.path != "/predict":
-            self._refuse(405 if url.path == "/" else 404, "send images to /predict.")
-            return
-        try:
-            degrees = _degrees(parse_qs(url.query))
-            body = self._body()
-            if body is not None:
-                reply = self.server.classifier.predict(body, degrees)
-                self._reply(200, json.dumps(reply).encode(), "application/json")
-        except InputError as error:
-            self._refuse(422, str(error))
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Reply to what the library refuses: methods without a do_METHOD, and invalid HTTP."""
-        if code == 501:
-            self._refuse(405, "only GET and POST are supported.", Allow="GET, POST")
-        else:
-            self._refuse(code, "the request is not valid HTTP.")
-
-    def _url(self) -> SplitResult:
-        """Return the parts of the requested URL, empty if it is invalid."""
-        try:
-            return urlsplit(self.path)
-        except ValueError:
-            return urlsplit("")
-
-    def _is_addressed_here(self) -> bool:
-        """Reply 403 and return False unless the request names this server and is of its own page.
+    def _require_addressed_here(self, request: web.BaseRequest) -> None:
+        """Refuse requests that name another server, or come from another page.
 
         Other pages in the same browser may send requests here, and a foreign host name may resolve
         to this address.
         """
-        bound = self.server.port
-        hosts = (self.server.host, "127.0.0.1", "localhost")
-        names = {f"{name}:{bound}" for name in hosts} | set(hosts if bound == 80 else ())
-        origin = self.headers.get("Origin")
-        if self.headers.get("Host") not in names:
-            self._refuse(403, "this server has another name.")
-        elif origin is not None and origin not in {f"http://{name}" for name in names}:
-            self._refuse(403, "requests from other pages are refused.")
-        else:
-            return True
-        return False
+        if request.headers.get("Host", "").lower() not in self.hosts:
+            raise RefusalError(403, "this server has another name.")
+        if request.headers.get("Origin", next(iter(self.origins))) not in self.origins:
+            raise RefusalError(403, "requests from other pages are refused.")
 
-    def _body(self) -> bytes | None:
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
-            self._refuse(411, "the request must state its Content-Length.")
-            return None
-        if len(length) > 12 or int(length) > MAX_BYTES:
-            self._refuse(413, f"the file is larger than {MAX_BYTES:,} bytes.")
-            return None
-        return self.rfile.read(int(length))
+    def _find_route(self, request: web.BaseRequest) -> Reply:
+        methods = self.routes.get(request.path if request.path != "/" else request.path_qs)
+        method = "GET" if request.method == "HEAD" else request.method
+        if methods is None and method in ("GET", "POST"):
+            raise RefusalError(404, f"there is nothing here but {', '.join(self.routes)}.")
+        if methods is None or method not in methods:
+            allowed = ", ".join(methods or ("GET", "POST"))
+            raise RefusalError(405, f"only {allowed} is supported here.", Allow=allowed)
+        return methods[method]
 
-    def _reply(self, status: int, body: bytes, kind: str, **more: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, **HEADERS, **more}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+    async def _show_page(self, request: web.BaseRequest) -> web.Response:
+        return web.Response(text=self.page, content_type="text/html", charset="utf-8")
 
-    def _refuse(self, status: int, message: str, **more: str) -> None:
-        """Reply with the reason and close the connection; the rest of the request is not read."""
-        self.close_connection = True
-        body = json.dumps({"error": message}).encode()
-        self._reply(status, body, "application/json", Connection="close", **more)
+    async def _icon(self, request: web.BaseRequest) -> web.Response:
+        return web.Response(status=204)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: images are private."""
+    async def _health(self, request: web.BaseRequest) -> web.Response:
+        return _json({"status": "ok", "waiting": self.batcher.waiting})
+
+    async def _model(self, request: web.BaseRequest) -> web.Response:
+        limits = {"bytes": MAX_BYTES, "images": MAX_IMAGES, "seconds": TIMEOUT}
+        return _json({**self.classifier.about(), "limits": limits})
+
+    async def _openapi(self, request: web.BaseRequest) -> web.Response:
+        return _json(openapi())
+
+    async def _predict(self, request: web.BaseRequest) -> web.Response:
+        degrees, with_views = read_degrees(request.query), request.query.get("views") == "1"
+        content_type = request.headers.get("Content-Type", "")
+        async with self._body(request) as body:
+            prepared = await asyncio.get_running_loop().run_in_executor(
+                self.decoder, self._prepare, bytes(body), content_type, degrees
+            )
+        upright, rotated = prepared
+        found = await asyncio.wrap_future(self.batcher.submit(rotated))
+        predictions = [self.classifier.describe(row) for row in found]
+        if with_views:
+            for prediction, before, after in zip(predictions, upright, rotated, strict=True):
+                prediction |= {"image": base64_png(after), "upright": base64_png(before)}
+        return _json({"model": self.classifier.name, "predictions": predictions})
+
+    def _prepare(self, body: bytes, content_type: str, degrees: float) -> tuple[list[Any], Any]:
+        """Return the decoded images and the rotated ones, as one tensor."""
+        import torch
+
+        files = read_images(body, content_type)
+        upright = []
+        for number, content in enumerate(files, start=1):
+            try:
+                upright.append(self.classifier.read(content))
+            except InputError as error:
+                where = f"image {number}: " if len(files) > 1 else ""
+                raise InputError(f"{where}{error}") from error
+        rotated = torch.stack([self.classifier.rotate(image, degrees) for image in upright])
+        return upright, rotated
+
+    @asynccontextmanager
+    async def _body(self, request: web.BaseRequest) -> AsyncIterator[bytearray]:
+        """Yield the body of a request, received in time and within all limits."""
+        length = request.content_length
+        if length is None:
+            raise RefusalError(411, "the request must state its Content-Length.")
+        if length > MAX_BYTES:
+            raise RefusalError(413, f"the request is larger than {MAX_BYTES:,} bytes.")
+        if "Content-Encoding" in request.headers:
+            raise RefusalError(415, "compressed requests are refused.")
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    self.buffered += len(chunk)
+                    if self.buffered > MAX_BUFFERED:
+                        raise BusyError
+            yield body
+        except TimeoutError as error:
+            raise RefusalError(408, f"the request took over {TIMEOUT:g} seconds.") from error
+        finally:
+            self.buffered -= len(body)
 
 
-class ImageServer(ThreadingHTTPServer):
-    """The service, bound to its address; port 0 takes a free one.  `serve_forever` starts it."""
-
-    daemon_threads = False  # one that still runs while Python exits can crash it (SIGABRT)
-
-    def __init__(self, classifier: ImageClassifier, host: str, port: int) -> None:
-        self.classifier, self.host = classifier, host
-        self.clients: set[socket.socket] = set()
-        self.interrupted = False
-        self.content = serve_page(classifier).encode()
-        super().__init__((host, port), ImageHandler)
-
-    @property
-    def port(self) -> int:
-        return int(self.server_address[1])
-
-    def interrupt(self, *_: Any) -> None:
-        """End `serve_forever` before its next request, so that no thread is half started."""
-        self.interrupted = True
-
-    def service_actions(self) -> None:
-        if self.interrupted:
-            raise KeyboardInterrupt
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.clients.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self.clients.discard(request)
-        super().shutdown_request(request)
-
-    def server_close(self) -> None:
-        """Close every connection, idle ones too, and wait until their threads have ended."""
-        for client in tuple(self.clients):
-            with suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-        super().server_close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that disconnect in the middle of a request."""
-
-
-def _degrees(query: dict[str, list[str]]) -> float:
+def bind(address: Address, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a socket at the address; with `shared`, several processes may bind it."""
+    made = socket.socket(address.family, socket.SOCK_STREAM)
     try:
-        degrees = float(query.get("degrees", ["0"])[0])
-    except ValueError:
-        degrees = math.nan
-    require(math.isfinite(degrees), "degrees must be a number, such as 45.")
-    return degrees % 360
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((address.ip, port))
+    except OSError as error:
+        made.close()
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(
+            f"cannot listen on {address.host}:{port} ({reason}); try another port."
+        ) from error
+    return made
 
 
-def _base64_png(image: UInt8[Tensor, "channel row col"]) -> str:
-    return base64.b64encode(encode_png(image)).decode()
+def _allowed_connections() -> int:
+    """Return the number of connections that the limit of open files allows."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return MAX_CONNECTIONS
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(8, min(MAX_CONNECTIONS, soft - SPARE_FILES))
+
+
+def _json(value: dict[str, Any]) -> web.Response:
+    return web.Response(text=json.dumps(value), content_type="application/json", charset="utf-8")
+
+
+def _refusal(refusal: RefusalError) -> web.Response:
+    """Reply with the reason and close the connection; the rest of the request is not read."""
+    response = _json({"error": refusal.reason})
+    response.set_status(refusal.status)
+    response.headers.update({**HEADERS, **refusal.headers})
+    response.force_close()
+    return response

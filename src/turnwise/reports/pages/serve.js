@@ -19,13 +19,14 @@ function refuse(message) {
 }
 
 function show(image, degrees, reply) {
-  rotated.src = `data:image/png;base64,${reply.image}`;
-  showPredictions(model, reply.model, reply.classes, reply.probabilities, null);
+  const [found] = reply.predictions;
+  rotated.src = `data:image/png;base64,${found.image}`;
+  showPredictions(model, reply.model, found.classes, found.probabilities, null);
   statusLine.className = "";
   statusLine.textContent = `rotated by ${degrees}°`;
   slider.disabled = false;
   // from now on the image in the model's size is sent instead of the large file
-  if (!image.small) Object.assign(image, { content: bytesOf(reply.upright), small: true });
+  if (!image.small) Object.assign(image, { content: bytesOf(found.upright), small: true });
 }
 
 // Send one request at a time; slider events meanwhile lead to one more.  A reply is shown only if
@@ -41,7 +42,7 @@ async function predict() {
   const degrees = slider.value;
   try {
     const body = image.content;
-    const response = await fetch(`/predict?degrees=${degrees}`, { method: "POST", body });
+    const response = await fetch(`/predict?degrees=${degrees}&views=1`, { method: "POST", body });
     const reply = await response.json();
     if (state.image === image) {
       if (response.ok) show(image, degrees, reply);
