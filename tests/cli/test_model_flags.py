@@ -166,7 +166,9 @@ def test_help_shows_the_choices(capsys):
     text = " ".join(help_of(capsys, "performer", "-h").split())
     assert "--variant VALUE exact, or tep-2021, the published program (default: exact)" in text
     assert "--kernel VALUE feature map: favor (random features), elu," in text
-    assert "--schedule VALUE" in text and "cosine, constant, noam (default: cosine)" in text
+    assert (
+        "--schedule VALUE" in text and "cosine, constant, noam, multistep (default: cosine)" in text
+    )
 
 
 def test_help_shows_only_the_options_of_the_model(capsys):

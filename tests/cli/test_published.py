@@ -105,3 +105,41 @@ def test_published_names_are_no_options_of_ours(program, model):
     assert not {*program.names, *program.switches, *program.ignored} & ours
     assert set(published_names(model)) <= set(program.names)
     assert all(switch.option in ours for switch in published_switches(model).values())
+
+
+GSA_COMMAND = (
+    "--config.dataset rotMNIST --config.model p4sa --config.norm_type BatchNorm "
+    "--config.activation_function ReLU --config.patch_size 9 --config.dropout_att 0.2 "
+    "--config.dropout_values=0.3 --config.epochs 300 --config.lr 0.001 --config.batch_size 8"
+)
+
+
+def test_the_command_line_of_gsa_nets():
+    found = recipe(*GSA_COMMAND.split())
+    assert (found.model.name, found.model.group, found.data.name) == ("gsa_net", "p4", "rotmnist")
+    assert found.model.options == {
+        "norm": "batch", "activation": "relu", "window": 9,
+        "attention_dropout": 0.2, "value_dropout": 0.3,
+    }  # fmt: skip
+    assert found.trainer.max_epochs == 300
+    assert (found.optimisation.learning_rate, found.optimisation.batch_size) == (0.001, 8)
+    short = recipe("mz2sa", "CIFAR10", "--patch_size", "5")
+    assert (short.model.name, short.model.group, short.data.name) == ("gsa_net", "mz2", "cifar10")
+
+
+def test_the_command_line_of_roto_metaformer():
+    found = recipe("--model", "metaformer_s12_pppa", "--name", "dermamnist", "--roto", "0")
+    assert (found.model.name, found.data.name) == ("metaformer_s12_pppa", "dermamnist")
+    assert found.model.options == {"roto": False}
+    assert recipe("metaformer_s12_pppa", "dermamnist", "--roto=1").model.options == {"roto": True}
+    with pytest.raises(InputError, match="roto must be true or false, got 2"):
+        recipe("metaformer_s12_pppa", "dermamnist", "--roto", "2")
+    with pytest.raises(InputError, match="use turnwise test RUN"):
+        recipe("--model", "metaformer_s12_pppa", "--name", "dermamnist", "--validate", "1")
+
+
+def test_a_flag_without_a_counterpart_is_refused():
+    with pytest.raises(InputError, match="unknown to gsa_net: --whitening_scale"):
+        recipe(*GSA_COMMAND.split(), "--config.whitening_scale", "1.4")
+    with pytest.raises(InputError, match="--pretrained does not exist"):
+        recipe(*GSA_COMMAND.split(), "--config.pretrained=True")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from turnwise.errors import InputError
 from turnwise.models import create_model, orbit
 from turnwise.training.optim import make_optimiser, make_schedule, rate_factor, split_by_decay
 from turnwise.training.recipe import OptimisationPart
@@ -128,3 +129,23 @@ def test_models_of_other_libraries_declare_their_positions():
         names = {id(p): key for key, p in model.named_parameters()}
         decayed, _ = split_by_decay(model)
         assert {names[id(p)] for p in decayed} == {f"{prefix}fc.weight"}
+
+
+def test_multistep_multiplies_the_rate_after_each_milestone():
+    part = OptimisationPart(schedule="multistep", milestones=(2, 3), decay=0.2, learning_rate=1.0)
+    optimiser = make_optimiser(nn.Linear(2, 2), part)
+    schedule, rates = make_schedule(optimiser, part, total=40, epochs=4), []
+    for _ in range(40):
+        rates.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    expected = [1.0] * 20 + [0.2] * 10 + [0.04] * 10
+    assert rates == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "options", [{"schedule": "multistep"}, {"schedule": "cosine", "milestones": (5,)}]
+)
+def test_milestones_belong_to_multistep(options):
+    with pytest.raises(InputError, match="milestones are for multistep, which needs some"):
+        OptimisationPart(**options)

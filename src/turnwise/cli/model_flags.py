@@ -73,6 +73,8 @@ def find_model(word: str) -> str:
 
 def parse_model_command(model: str, words: Sequence[str]) -> argparse.Namespace:
     """Parse what follows MODEL; `values` of the result is the recipe as nested dictionaries."""
+    from turnwise.models import describe_options
+
     refuse_ignored(model, list(words))
     typed = {hyphenate(word): word for word in words}
     parser = model_parser(model)
@@ -91,7 +93,10 @@ def parse_model_command(model: str, words: Sequence[str]) -> argparse.Namespace:
     flags = ((key, parse_value(text, f"{key}={text}"))
              for key, texts in vars(args).items() if key not in ("settings", *RUN_FLAGS)
              for text in texts or ())  # fmt: skip
+    switches = {f"model.{o.name}" for o in describe_options(model) if o.hint is bool}
     for key, value in (*flags, *_read_settings(model, settings)):
+        if key in switches and value in (0, 1):
+            value = bool(value)  # --roto 0, which Roto-MetaFormer's program takes for true
         require(
             values.get(key, value) == value,
             f"{key} is given twice, as {values.get(key)} and as {value}; leave one out.",

@@ -1,6 +1,7 @@
 """The command lines of published programs: their names for our options, in one table."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from turnwise.errors import require
@@ -21,6 +22,7 @@ class Program:
 
     models:    the models that it trains, by our names
     names:     its name of an option -> ours
+    values:    its word for a value -> ours
     switches:  its flags without a value
     without:   models that lack a switch
     ignored:   flags that it accepts and ignores
@@ -28,6 +30,7 @@ class Program:
 
     models: tuple[str, ...]
     names: Mapping[str, str]
+    values: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, Switch] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -53,7 +56,59 @@ PROGRAMS = (
         without=("clipped_relative_performer",),
         ignored=("content_rel_attn",),
     ),
+    Program(  # GSA-Nets and GE-ViT
+        models=("gsa_net", "ge_vit"),
+        names={
+            "patch_size": "window",
+            "dropout_att": "attention_dropout",
+            "dropout_values": "value_dropout",
+            "norm_type": "norm",
+            "activation_function": "activation",
+        },
+        values={"LayerNorm": "layer", "BatchNorm": "batch", "Swish": "silu", "ReLU": "relu"},
+        ignored=("pretrained",),
+    ),
 )  # fmt: skip
+PREFIX = "--config."  # before every flag of GSA-Nets and GE-ViT
+RENAMED = {"--lr": "--learning-rate"}  # of training, in the same programs
+GSA_NAME = re.compile(r"(z2|mz2|p\d+m?)sa")  # p4sa: their network with the group p4
+
+
+def in_our_words(words: Sequence[str]) -> list[str]:
+    """Return a command of GSA-Nets, GE-ViT or Roto-MetaFormer as MODEL DATASET and flags.
+
+    Their flags for the model and the data set become the first two words, and p4sa is the group p4
+    of gsa_net; the rest keeps its order.
+    """
+    ours = [word.replace(PREFIX, "--", 1) if word.startswith(PREFIX) else word for word in words]
+    if ours == list(words) and not any(word.startswith("--model") for word in words):
+        theirs = [word for word in words[:1] if GSA_NAME.fullmatch(word)]
+        return [*_network(theirs[0], words[1:2]), *words[2:]] if theirs else list(words)
+    ours = [part for word in ours for part in _split_flag(word)]
+    found = {}
+    for flag in ("--model", "--dataset", "--name"):
+        if flag in ours[:-1]:
+            at = ours.index(flag)
+            found[flag] = ours[at + 1]
+            del ours[at : at + 2]
+    values = {theirs: value for p in PROGRAMS for theirs, value in p.values.items()}
+    ours = [RENAMED.get(word, values.get(word, word)) for word in ours]
+    data = [found[flag] for flag in ("--dataset", "--name") if flag in found]
+    require("--validate" not in ours, "--validate tests a trained model; use turnwise test RUN.")
+    if "--model" not in found:
+        return ours
+    return [*_network(found["--model"], data), *ours]
+
+
+def _split_flag(word: str) -> list[str]:
+    flag, equals, value = word.partition("=")
+    return [flag, value] if equals and word.startswith("--") else [word]
+
+
+def _network(name: str, data: Sequence[str]) -> list[str]:
+    """Return our name of a network and its data set, with the group that the name holds."""
+    match = GSA_NAME.fullmatch(name)
+    return ["gsa_net", *data, "--group", match[1]] if match else [name, *data]
 
 
 def published_names(model: str) -> dict[str, str]:

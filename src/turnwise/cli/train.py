@@ -19,6 +19,7 @@ from turnwise.cli.model_flags import (
     model_first,
     parse_model_command,
 )
+from turnwise.cli.published import in_our_words
 from turnwise.cli.terminal import note
 from turnwise.data.sources import FOLDER, own_reader, short_name
 from turnwise.errors import InputError, require
@@ -55,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
     """Parse what follows `turnwise train`; MODEL decides which options there are."""
-    first = list(words) if "--resume" in words else model_first(words)
+    first = list(words) if "--resume" in words else model_first(in_our_words(words))
     if is_model_command(first) and not _has_minutes(words) and find_recipe(first[0]) is None:
         args = parse_model_command(find_model(first[0]), first[1:])
         args.resume, args.minutes, args.settings = None, None, []

@@ -22,7 +22,7 @@ def rate_factor(step: int, warmup: int, total: int, schedule: str) -> float:
         return min(step / warmup, math.sqrt(warmup / max(1, step)))
     if step < warmup:
         return (step + 1) / warmup
-    if schedule == "constant":
+    if schedule in ("constant", "multistep"):
         return 1.0
     progress = (step - warmup) / max(1, total - warmup)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
@@ -60,4 +60,10 @@ def make_schedule(
 ) -> LambdaLR:
     """Return the schedule, to be stepped after each of `total` steps."""
     warmup = part.warmup_steps or round(part.warmup_epochs * total / epochs)
-    return LambdaLR(optimiser, lambda step: rate_factor(step, warmup, total, part.schedule))
+    drops = [round(milestone * total / epochs) for milestone in part.milestones]
+
+    def factor(step: int) -> float:
+        passed = sum(step >= drop for drop in drops)
+        return rate_factor(step, warmup, total, part.schedule) * part.decay**passed
+
+    return LambdaLR(optimiser, factor)

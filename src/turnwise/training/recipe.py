@@ -26,7 +26,7 @@ from turnwise.options import Options, from_plain, option, parse_value, to_plain
 from turnwise.parsing import MAX_DEPTH, parse_yaml, read_text
 
 OPTIMISERS = ("adamw", "sgd")
-SCHEDULES = ("cosine", "constant", "noam")
+SCHEDULES = ("cosine", "constant", "noam", "multistep")
 # what recipes meant before a key existed; a stored recipe without the key still means it
 EARLIER = {"data": {"fill": "zeros"}}
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
@@ -76,6 +76,10 @@ class OptimisationPart(Options):
     weight_decay: float = option(0.05, "weight decay of matrices and filters", at_least=0)
     batch_size: int = option(64, "images per step, over all processes", at_least=1)
     schedule: str = option("cosine", "learning-rate schedule", choices=SCHEDULES)
+    milestones: tuple[int, ...] = option(
+        (), "epochs after which the schedule multistep multiplies the rate by decay", at_least=1
+    )
+    decay: float = option(0.1, "factor of the schedule multistep", above=0, at_most=1)
     warmup_epochs: float = option(0.0, "epochs of linear warm-up", at_least=0)
     warmup_steps: int = option(0, "steps of linear warm-up, instead of epochs", at_least=0)
     label_smoothing: float = option(0.0, "label smoothing", at_least=0, below=1)
@@ -90,6 +94,11 @@ class OptimisationPart(Options):
         require(
             self.warmup_epochs == 0 or self.warmup_steps == 0,
             "give warmup_epochs or warmup_steps, not both.",
+        )
+        require(
+            (self.schedule == "multistep") == bool(self.milestones),
+            f"schedule = {self.schedule} and milestones = {list(self.milestones)}: milestones are "
+            "for multistep, which needs some, such as [50, 75].",
         )
         require(
             self.schedule != "noam" or self.warmup_epochs + self.warmup_steps > 0,
