@@ -23,8 +23,9 @@ from records import append_record, read_records
 
 from turnwise.errors import InputError
 from turnwise.evaluation import evaluate_run
-from turnwise.evaluation.evaluate import score_column
 from turnwise.models import load
+from turnwise.runs.run import Run
+from turnwise.runs.selection import selected_epoch
 from turnwise.training.recipe import Recipe, read_recipe
 
 HERE = Path(__file__).parent
@@ -69,7 +70,7 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     main = result.get("main_score", "accuracy")  # of masks another than of classes
     turned = result["angles"][main]
-    selected = score_column(rows[0])
+    selected, best = selected_epoch(Run(run))
     return {
         f"test_{main}": result["scores"][main]["value"],
         "scores": {name: score["value"] for name, score in result["scores"].items()},
@@ -79,7 +80,7 @@ def figures_of(run: Path, device: str) -> dict[str, Any]:
         "mean_over_angles": mean(turned),
         "orbit_agreement": result["orbit_agreement"],
         "turn_agreement": result["rotation_agreement"],
-        selected: max(float(row[selected]) for row in rows),
+        selected: best[selected],
         **({"subsets": result["subsets"]} if result.get("subsets") else {}),
         "training_seconds": sum(float(row["seconds"]) for row in rows),
         "epochs": len(rows),

@@ -190,7 +190,10 @@ def convert(hint: Any, value: Any, name: str) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None and types.NoneType in kinds:
         return None
-    kind = next(k for k in kinds if k is not types.NoneType)
+    possible = [k for k in kinds if k is not types.NoneType]
+    kind = next(
+        (k for k in possible if _is_list(k) == isinstance(value, list | tuple)), possible[0]
+    )
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if isinstance(value, kind):
             return value
@@ -208,6 +211,10 @@ def convert(hint: Any, value: Any, name: str) -> Any:
         )
         return tuple(convert(entries[0], v, f"{name}[{i}]") for i, v in enumerate(value))
     return value
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple
 
 
 def _default(f: "dataclasses.Field[Any]") -> Any:

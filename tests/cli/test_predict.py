@@ -10,6 +10,7 @@ from PIL import Image
 
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
+from turnwise.data.targets import kind_of
 from turnwise.models import create_model, load, save
 
 
@@ -50,7 +51,7 @@ def test_probabilities_are_those_of_the_model(turnwise, run, images):
         image = digits[row["image"].removeprefix(f"{folder}/")]
         with torch.no_grad():
             seen = model.preprocess(to_unit(torch.from_numpy(image))[None, None])
-            expected = model(seen).softmax(-1)[0]
+            expected = kind_of(model).predict(model(seen))[0]  # calibrated on validation
         assert probabilities(row) == pytest.approx(expected.tolist(), abs=1e-4)
         assert sum(probabilities(row)) == pytest.approx(1, abs=1e-3)
         assert row["label"] == str(int(expected.argmax()))
@@ -93,7 +94,7 @@ def test_a_csv_file_is_written(turnwise, run, images, empty_folder):
     printed = turnwise("predict", run, images[0])[1]
     status, output, _ = turnwise("predict", run, images[0], "--output", "new/predictions.csv")
     assert status == 0
-    assert output == "6 images classified, written to new/predictions.csv\n"
+    assert output == "predictions for 6 images, written to new/predictions.csv\n"
     assert table((empty_folder / "new" / "predictions.csv").read_text()) == table(printed)
 
 

@@ -39,7 +39,7 @@ def test_the_figures_are_printed_and_stored(tested):
     stored = result(run)
     assert stored["times_evaluated"] == 1
     assert output.startswith("orbit_vit on 500 test images of digits")
-    for name in ("accuracy", "balanced accuracy", "macro f1", "auc"):
+    for name in ("accuracy", "balanced accuracy", "macro F1", "AUC"):
         assert name in output
     assert f"{100 * stored['scores']['accuracy']['value']:.2f} % (" in output
     assert "rotated in 4 steps over 360°" in output

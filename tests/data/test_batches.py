@@ -7,8 +7,16 @@ import torch
 
 from turnwise.data import Examples
 from turnwise.data.augment import Augmentation
-from turnwise.data.batches import EvaluationBatches, TrainingBatches, mix, to_device, to_unit
+from turnwise.data.batches import (
+    EvaluationBatches,
+    TrainingBatches,
+    balanced_order,
+    mix,
+    to_device,
+    to_unit,
+)
 from turnwise.errors import InputError
+from turnwise.geometry.warps import keep_disc
 
 CPU = torch.device("cpu")
 STILL = Augmentation()
@@ -189,3 +197,52 @@ def test_seeds_stay_what_they_are():
     """A run that was interrupted under an older version continues with the same images."""
     assert mix(0, 0, 0) == 1279368494785126216
     assert mix(1, 2, 3) == 3851293329796251419
+
+
+def unequal():
+    """Return 40 images: 30 of class 0, 8 of class 1 and 2 of class 2."""
+    labels = torch.tensor([0] * 30 + [1] * 8 + [2] * 2)
+    return Examples(numbered(40).images, labels)
+
+
+def test_every_class_is_drawn_equally_often():
+    examples = unequal()
+    drawn = balanced_order(examples.labels, torch.Generator().manual_seed(0))
+    counts = torch.bincount(examples.labels[drawn])
+    assert len(drawn) == 40 and counts.max() - counts.min() <= 1
+    large = drawn[examples.labels[drawn] == 0]
+    assert large.unique().numel() == len(large), "no image of a large class is repeated"
+    small = torch.bincount(drawn, minlength=40)[38:]
+    assert small.min() >= 6, "the images of a small class are used equally often"
+
+
+def test_other_images_of_large_classes_are_drawn_in_other_epochs():
+    examples, used = unequal(), set()
+    for epoch in range(12):
+        batches = training(examples, 8, epoch, strata=examples.labels)
+        used |= {round(float(image[0, 0, 0]) * 255) for images, _ in batches for image in images}
+    assert used == set(range(40))
+
+
+def test_balanced_batches_are_a_function_of_seed_and_epoch():
+    """So a resumed run repeats them, and processes share them."""
+    examples = unequal()
+    first, again, other = (
+        [images for images, _ in training(examples, 8, epoch, strata=examples.labels)]
+        for epoch in (3, 3, 4)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    parts = [
+        [images for images, _ in training(examples, 8, 3, strata=examples.labels, rank=r, world=2)]
+        for r in range(2)
+    ]
+    for whole, *halves in zip(first, *parts, strict=True):
+        assert torch.equal(whole[0::2], halves[0]) and torch.equal(whole[1::2], halves[1])
+
+
+def test_the_disc_is_shown_in_validation_too():
+    examples = noisy(4)
+    ((images, _),) = EvaluationBatches(examples, 4, device=CPU, fill="disc")
+    assert torch.equal(images, keep_disc(to_unit(examples.images)))
+    assert not torch.equal(images, to_unit(examples.images))

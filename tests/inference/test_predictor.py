@@ -12,7 +12,7 @@ from turnwise.data.targets import make_kind
 from turnwise.errors import InputError
 from turnwise.evaluation.shifts import predict_shifted
 from turnwise.evaluation.transformations import predict_over_group
-from turnwise.geometry.warps import rotate_image
+from turnwise.geometry.warps import keep_disc, rotate_image
 from turnwise.groups import PlanarGroup
 from turnwise.inference import Predictor
 from turnwise.inference.predictor import device_of, full_precision
@@ -263,3 +263,13 @@ def test_every_measurement_runs_without_tf32(allowed):
     assert len(seen) == 5
     assert all(found == [False, False] for found in seen)
     assert tf32_allowed() == [allowed, allowed]
+
+
+def test_a_model_of_discs_sees_only_the_disc(digits_like):
+    """As in training with data.fill=disc; the outputs do not depend on the corners."""
+    model = nn.Flatten()
+    whole = Predictor(model).logits(digits_like)
+    model.fill = "disc"
+    shown = Predictor(model).logits(digits_like)
+    torch.testing.assert_close(shown, keep_disc(digits_like).flatten(1).double())
+    assert not torch.equal(shown, whole)

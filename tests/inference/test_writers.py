@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from turnwise.data.targets import make_kind
 from turnwise.errors import InputError
 from turnwise.inference.writers import Table, print_csv, require_writer, write_output
 
@@ -126,3 +127,15 @@ def test_a_missing_package_is_named(name, package, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=f"needs the package {package}; install it with"):
         require_writer(tmp_path / name, ["a.svs"])
+
+
+def test_decisions_and_values_follow_the_kind_of_target():
+    several = make_kind("multilabel", ("cat", "dog"))
+    text = io.StringIO()
+    chunk = {"image": np.asarray(["a"]), "probabilities": np.asarray([[0.75, 0.625]], np.float32)}
+    print_csv(text, [chunk], Table(("cat", "dog"), kind=several))
+    assert text.getvalue().splitlines() == ["image,label,cat,dog", "a,cat|dog,0.7500,0.6250"]
+    text = io.StringIO()
+    chunk = {"image": np.asarray(["a"]), "predictions": np.asarray([[1234.5, -2]], np.float32)}
+    print_csv(text, [chunk], Table(("size", "angle"), kind=make_kind("number")))
+    assert text.getvalue().splitlines() == ["image,size,angle", "a,1234.5,-2"]

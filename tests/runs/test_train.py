@@ -21,7 +21,7 @@ from turnwise.models import create_model, save
 from turnwise.runs import Run
 from turnwise.runs.run import load_recipe_data
 from turnwise.runs.train import build_model, train
-from turnwise.training.module import Classifier
+from turnwise.training.module import SupervisedModule
 from turnwise.training.recipe import make_recipe
 
 ONE_VALUE = "Expected more than 1 value per channel when training, got input size [1, 8, 1, 1]"
@@ -152,7 +152,7 @@ def test_fewer_epochs_than_were_trained_are_reported_in_one_line(tmp_path, quick
 def test_new_settings_are_stored_even_if_the_resumed_run_fails(tmp_path, quick):
     """Otherwise they would have to be given again to resume it again."""
     run = train(quick("trainer.max_epochs=1"), tmp_path / "run")
-    failing = patch.object(Classifier, "_loss", side_effect=ZeroDivisionError)
+    failing = patch.object(SupervisedModule, "training_step", side_effect=ZeroDivisionError)
     with failing, pytest.raises(ZeroDivisionError):
         train(quick("trainer.max_epochs=3"), run.path, resume=True)
     assert run.recipe.trainer.max_epochs == 3

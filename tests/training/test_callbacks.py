@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
+from turnwise.data.targets import make_kind
 from turnwise.layers.performer.block import RandomProjection
 from turnwise.models import load
 from turnwise.runs import train as training
@@ -189,11 +190,11 @@ def test_a_run_without_progress_stops_also_when_resumed(tmp_path, quick):
 def test_the_table_drops_rows_that_a_resumed_run_repeats(tmp_path):
     """Epochs 0 and 1 were written, then the run resumed at epoch 1: one row for each epoch."""
     path = tmp_path / "metrics.csv"
-    first = EpochTable(path)
+    first = EpochTable(path, make_kind("class"))
     for epoch in (0, 1):
         first.on_train_epoch_start(trainer(current_epoch=epoch), None)
         first.on_train_epoch_end(trainer(current_epoch=epoch), None)
-    resumed = EpochTable(path)
+    resumed = EpochTable(path, make_kind("class"))
     resumed.on_train_epoch_start(trainer(current_epoch=1), None)
     resumed.on_train_epoch_end(trainer(current_epoch=1, global_step=14), None)
     rows = list(csv.DictReader(path.read_text().splitlines()))
@@ -202,10 +203,27 @@ def test_the_table_drops_rows_that_a_resumed_run_repeats(tmp_path):
 
 
 def test_a_line_per_epoch_is_printed_without_a_progress_bar(tmp_path, capsys):
-    table = EpochTable(tmp_path / "m.csv")
+    table = EpochTable(tmp_path / "m.csv", make_kind("class"))
     table.on_train_epoch_start(trainer(), None)
     table.on_train_epoch_end(trainer(), None)
     assert "epoch 1/9: train loss 1.5000" in capsys.readouterr().err
+
+
+def test_scores_of_every_kind_of_target_have_columns(tmp_path, capsys):
+    """A resumed run of an earlier version had fewer columns; its rows stay."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,step,learning_rate,train_loss,val_loss,seconds\n0,3,0.1,2,2.5,1.5\n")
+    table = EpochTable(path, make_kind("number", ("size",), "mm"), "mae")
+    figures = {"train_loss": 1.5, "val_loss": 2.0, "val_mae": 0.75, "val_r2": 0.5}
+    now = trainer(
+        current_epoch=1, callback_metrics={k: torch.tensor(v) for k, v in figures.items()}
+    )
+    table.on_train_epoch_start(now, None)
+    table.on_train_epoch_end(now, None)
+    before, after = csv.DictReader(path.read_text().splitlines())
+    assert (before["val_mae"], before["seconds"]) == ("", "1.5")
+    assert (after["val_mae"], after["val_r2"]) == ("0.75", "0.5")
+    assert "validation mae 0.75 mm" in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_written_atomically(tmp_path):
@@ -227,7 +245,7 @@ def with_interrupts():
 @pytest.fixture
 def real_trainer(tmp_path, quick):
     with quiet():
-        return make_trainer(quick(), Run(tmp_path).training_files())
+        return make_trainer(quick(), Run(tmp_path).training_files(), make_kind("class"))
 
 
 class PressCtrlC(Callback):

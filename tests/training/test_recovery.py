@@ -11,7 +11,7 @@ from turnwise.errors import InputError
 from turnwise.layers.transformer.plain import SelfAttention
 from turnwise.layers.transformer.rotary import GroupRotaryAttention
 from turnwise.runs.train import train
-from turnwise.training.module import Classifier
+from turnwise.training.module import SupervisedModule
 from turnwise.training.recipe import make_recipe
 from turnwise.training.recovery import MOST, SkipNonFiniteSteps, running_statistics
 
@@ -160,14 +160,14 @@ def test_the_statistics_of_all_batch_norms_are_found():
 
 def test_a_run_goes_on_and_reports_the_skipped_steps(tmp_path, quick, monkeypatch, capsys):
     """The loss of the third step is not a number."""
-    forward = Classifier.training_step
+    forward = SupervisedModule.training_step
     bad = torch.tensor(float("nan"))
 
     def step(self, batch, number):
         loss = forward(self, batch, number)
         return loss * bad if self.global_step == 2 else loss
 
-    monkeypatch.setattr(Classifier, "training_step", step)
+    monkeypatch.setattr(SupervisedModule, "training_step", step)
     run = train(quick("optimisation.ema=0.9"), tmp_path / "run")
     assert len(run.metrics) == 2 and run.metrics[-1]["val_accuracy"] > 0
     weights = run.read_checkpoint("last")["state_dict"].values()

@@ -4,20 +4,44 @@ import pytest
 import torch
 
 from turnwise.data import load_dataset
+from turnwise.data.targets import make_kind
 from turnwise.errors import InputError
 from turnwise.runs.run import Run
 from turnwise.training.trainer import SplitBatches, allow_tf32, make_trainer, quiet
 
 
-def build(recipe, folder):
+def build(recipe, folder, kind="class"):
     with quiet():
-        return make_trainer(recipe, Run(folder).training_files())
+        return make_trainer(recipe, Run(folder).training_files(), make_kind(kind))
 
 
 def test_selection_is_by_validation_accuracy(tmp_path, quick):
     best, last = build(quick(), tmp_path).checkpoint_callbacks
     assert (best.monitor, best.mode, best.filename) == ("val_accuracy", "max", "best")
     assert (last.monitor, last.filename) == (None, "last")
+
+
+@pytest.mark.parametrize(
+    ("kind", "select", "monitor", "mode"),
+    [
+        ("class", "balanced_accuracy", "val_balanced_accuracy", "max"),
+        ("class", "auc", "val_auc", "max"),
+        ("class", "loss", "val_loss", "min"),
+        ("multilabel", "auto", "val_map", "max"),
+        ("ordinal", "auto", "val_mae", "min"),
+        ("number", "r2", "val_r2", "max"),
+    ],
+)
+def test_any_score_can_select(tmp_path, quick, kind, select, monitor, mode):
+    trainer = build(quick(f"trainer.select={select}", "trainer.patience=2"), tmp_path, kind)
+    best, _ = trainer.checkpoint_callbacks
+    (stop,) = trainer.early_stopping_callbacks
+    assert (best.monitor, best.mode) == (stop.monitor, stop.mode) == (monitor, mode)
+
+
+def test_a_score_that_the_kind_does_not_have_is_refused(tmp_path, quick):
+    with pytest.raises(InputError, match=r"unknown score of the kind 'number' 'auc'"):
+        build(quick("trainer.select=auc"), tmp_path, "number")
 
 
 def test_the_trainer_never_holds_a_test_split(quick):

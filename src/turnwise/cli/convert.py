@@ -112,6 +112,7 @@ def make_orbit(args: argparse.Namespace) -> int:
     """Make a trained model invariant under a group: run it on all transformed copies of an image
     and combine the outputs. A run becomes a run, which can be tested; a model folder becomes a
     model folder."""
+    from turnwise.data.targets import kind_of
     from turnwise.inference.loading import open_trained
     from turnwise.models import orbit, save
     from turnwise.models.registry import config_of
@@ -127,6 +128,7 @@ def make_orbit(args: argparse.Namespace) -> int:
             mask=args.mask, background=args.background, chunk=args.chunk,
         )  # fmt: skip
         classes = getattr(inner, "classes", ())
+        model.target = kind_of(inner).without_decisions().plain()
         if origin.exists:
             _write_run(model, classes, origin, Run(folder))
         else:

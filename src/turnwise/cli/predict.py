@@ -33,6 +33,7 @@ def predict(args: argparse.Namespace) -> int:
     """Classify images, or the tiles of slides, with a trained model. Each image is cropped to its
     central square and resampled to the model's size. An interrupted job with an output continues
     when the same command runs again."""
+    from turnwise.data.targets import kind_of
     from turnwise.inference.backbones import ClassifierName
     from turnwise.inference.engines import Work
     from turnwise.inference.loading import certificate_hash, class_names, hash_weights
@@ -48,12 +49,15 @@ def predict(args: argparse.Namespace) -> int:
     )
     require_map_format(args.map_format)
     weights = hash_weights(model)
-    outputs = ("probabilities", "embedding") if args.embedding else ("probabilities",)
+    kind = kind_of(model).named(class_names(model))
+    values = "probabilities" if kind.has_probabilities else "predictions"
+    outputs = (values, "embedding") if args.embedding else (values,)
     with jobs.working_output(args) as output:
         work = Work(job, name.open, outputs, output)
         folder = jobs.run_job(args, work, {"model": repr(name), "weights": weights})
         table = Table(
-            classes=class_names(model),
+            classes=kind.names,
+            kind=kind,
             constants={
                 "weights_sha256": weights,
                 "certificate_sha256": certificate_hash(name.name),
@@ -64,8 +68,8 @@ def predict(args: argparse.Namespace) -> int:
             _write_maps(args, folder, job)
         rows = jobs.finish_job(args, folder, job, table, broken)
     if args.output:
-        kind = "tiles" if args.tile else "images"
-        print(f"{rows:,} {kind} classified, written to {args.output}")
+        what = "tiles" if args.tile else "images"
+        print(f"predictions for {rows:,} {what}, written to {args.output}")
     return 0
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from turnwise.cli.terminal import add_data_dir, add_device, chosen_device, note
 from turnwise.errors import InputError, require
 
+FACTS = ("test_data", "test_fill")  # columns of a table of runs that are no scores
+
 if TYPE_CHECKING:
     from turnwise.runs.run import Run
 
@@ -49,11 +51,12 @@ def test(args: argparse.Namespace) -> int:
 
 def _test_one(run: "Run", args: argparse.Namespace) -> int:
     from turnwise.evaluation.evaluate import run_row, write_run_table
+    from turnwise.reports.evaluations import evaluation_text
 
     stored = None if args.again else run.evaluation(args.data)
     result, file = stored or _evaluate(run, args), run.evaluation_file(args.data)
     try:
-        text = summary(result)
+        text = evaluation_text(result)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} is damaged; remove it to test again.") from error
     if args.output:  # written first: the reader of the output may have gone
@@ -71,7 +74,7 @@ def _test_many(args: argparse.Namespace) -> int:
     import torch
 
     from turnwise.evaluation.evaluate import failed_row, run_row, write_run_table
-    from turnwise.reports.tables import UNDEFINED, format_percent, text_table
+    from turnwise.reports.tables import text_table
     from turnwise.runs.find import find_runs
     from turnwise.runs.run import Run
 
@@ -89,15 +92,26 @@ def _test_many(args: argparse.Namespace) -> int:
             rows.append(failed_row(run, str(error)))
             continue
         rows.append(row)
-        shares = (row.get(key) for key in ("val_accuracy", "test_accuracy"))
-        shown = (UNDEFINED if s is None else format_percent(s, digits=2) for s in shares)
-        lines.append([str(run.path), row["model.name"], row["test_data"], *shown])
+        lines.append([str(run.path), row["model.name"], row["test_data"], *_scores(run, row)])
     if args.output:  # written first: the reader of the output may have gone
         write_run_table(rows, args.output)
     print(text_table(["run", "model", "data", "validation", "test"], lines))
     if args.output:
         print(f"\nwritten to {args.output}")
     return int(len(lines) < len(rows))
+
+
+def _scores(run: "Run", row: dict[str, Any]) -> list[str]:
+    """Return the validation score that selected the epoch, and the main score of the test."""
+    from turnwise.reports.tables import UNDEFINED, format_score
+    from turnwise.runs.selection import selecting_score, target_kind
+
+    kind, shown = target_kind(run), []
+    tested = [key for key in row if key.startswith("test_") and key not in FACTS]
+    for key in (f"val_{selecting_score(run)}", *tested[:1]):
+        value, name = row.get(key), key.partition("_")[2]
+        shown.append(UNDEFINED if value is None else format_score(kind, name, value, digits=2))
+    return shown
 
 
 def _evaluate(run: "Run", args: argparse.Namespace) -> dict[str, Any]:
@@ -123,92 +137,3 @@ def _show_card(folder: Path, args: argparse.Namespace) -> int:
     print("tested before it was published; this is its card:\n")
     print(card_page(read_card(folder)), end="")
     return 0
-
-
-def summary(result: dict[str, Any]) -> str:
-    """Return the evaluation as two tables and two lines."""
-    from turnwise.evaluation.evaluate import fill_of
-    from turnwise.evaluation.metrics import Interval
-    from turnwise.reports.tables import format_percent, text_table
-
-    scores = [
-        [name.replace("_", " "), format_percent(Interval.from_plain(score), digits=2)]
-        for name, score in result["scores"].items()
-    ]
-    if "main_score" in result:
-        return summary_of_masks(result, scores)
-    classes = [
-        [
-            c["name"],
-            str(c["count"]),
-            *(format_percent(float(c[k])) for k in ("recall", "precision", "f1")),
-        ]
-        for c in result["classes"]
-    ]
-    rotated = result["angles"]["accuracy"]
-    lines = [
-        f"{result['model']} on {result['images']} test images of {result['data']} "
-        f"({result['provenance']}){_group_counts(result)}",
-        text_table(["upright", "value (95 % interval)"], scores),
-        text_table(["class", "images", "recall", "precision", "F1"], classes),
-        f"rotated in {len(rotated)} steps over 360°, corners filled by {fill_of(result)}: accuracy "
-        f"{format_percent(min(rotated), digits=2)} at worst, "
-        f"{format_percent(sum(rotated) / len(rotated), digits=2)} on average{_control(result)}",
-        f"same prediction over all exact elements of {result['group']}: "
-        f"{format_percent(result['orbit_agreement'], digits=2)} of the images; over all angles: "
-        f"{format_percent(result['rotation_agreement'], digits=2)}",
-    ]
-    return "\n\n".join(lines)
-
-
-def summary_of_masks(result: dict[str, Any], scores: list[list[str]]) -> str:
-    """Return the evaluation of a model of masks; `scores` are the rows of its first table."""
-    from turnwise.evaluation.evaluate import fill_of
-    from turnwise.reports.tables import format_percent, text_table
-
-    main, subsets = result["main_score"], result["subsets"]
-    rotated = result["angles"][main]
-    classes = [
-        [c["name"], *(format_percent(c[k]) for k in ("dice", "iou"))] for c in result["classes"]
-    ]
-    kinds = [
-        [name, str(int(row["images"])), *(format_percent(row[key]) for key in result["scores"])]
-        for name, row in subsets.items()
-    ]
-    words = [key.replace("_", " ") for key in result["scores"]]
-    lines = [
-        f"{result['model']} on {result['images']} test images of {result['data']} "
-        f"({result['provenance']})",
-        text_table(["upright", "value (95 % interval)"], scores),
-        text_table(["class of pixels", "Dice", "IoU"], classes),
-        *([text_table(["images", "count", *words], kinds)] if kinds else []),
-        f"rotated in {len(rotated)} steps over 360°, corners filled by {fill_of(result)}: {main} "
-        f"{format_percent(min(rotated), digits=2)} at worst, "
-        f"{format_percent(sum(rotated) / len(rotated), digits=2)} on average",
-        f"same class over all exact elements of {result['group']}: "
-        f"{format_percent(result['orbit_agreement'], digits=2)} of the pixels; over the angles: "
-        f"{format_percent(result['rotation_agreement'], digits=2)}",
-    ]
-    return "\n\n".join(lines)
-
-
-def _group_counts(result: dict[str, Any]) -> str:
-    """Return how many groups each split has, empty where groups are not known."""
-    counts = result.get("group_counts", {})
-    if not any(counts.values()):
-        return ""
-    found = ", ".join(f"{count:,} in {split}" for split, count in counts.items())
-    return f"; groups, none of them in two splits: {found}"
-
-
-def _control(result: dict[str, Any]) -> str:
-    """Return the accuracy of the control; evaluations of earlier versions have none."""
-    from turnwise.reports.tables import format_percent
-
-    control = result.get("corner_control")
-    if control is None:
-        return ""
-    return (
-        f"; control, corners filled as by {control['degrees']:g}° but not rotated: "
-        f"{format_percent(control['accuracy'], digits=2)}"
-    )

@@ -42,10 +42,12 @@ class TrainingBatches:
         batch_size: the images per batch of all processes together.
         fill: the fill mode of warps.
         repeat: how often an epoch uses each image.
+        strata: the class of each image; then every class is drawn equally often, with images of
+            small classes repeated and a new choice of those of large ones in every epoch.
         rank, world: the index of this process and the number of processes.
     """
 
-    def __init__(  # noqa: PLR0913 - all but two are named
+    def __init__(  # noqa: PLR0913 - what decides a batch
         self,
         examples: Examples,
         batch_size: int,
@@ -57,6 +59,7 @@ class TrainingBatches:
         world: int = 1,
         fill: str = "zeros",
         repeat: int = 1,
+        strata: Int64[Tensor, " image"] | None = None,
     ) -> None:
         require_divisible(batch_size, world, "batch_size", f"it is split over {world} processes")
         require(
@@ -68,6 +71,7 @@ class TrainingBatches:
         self.batch_size, self.augmentation, self.seed = batch_size, augmentation, seed
         self.rank, self.world, self.epoch, self.fill = rank, world, 0, fill
         self.repeat = repeat
+        self.strata = strata
 
     @property
     def sampler(self) -> "TrainingBatches":
@@ -82,12 +86,15 @@ class TrainingBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         generator = self._generator(0, "cpu")
-        order = torch.cat(
-            [torch.randperm(len(self.examples), generator=generator) for _ in range(self.repeat)]
-        )
+        order = torch.cat([self._order(generator) for _ in range(self.repeat)])
         for batch in range(len(self)):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             yield self._assemble(chosen, self._generator(batch + 1, self.device))
+
+    def _order(self, generator: torch.Generator) -> Int64[Tensor, " image"]:
+        if self.strata is None:
+            return torch.randperm(len(self.examples), generator=generator)
+        return balanced_order(self.strata, generator)
 
     def _assemble(self, chosen: Int64[Tensor, " chosen"], generator: torch.Generator) -> Batch:
         chosen = chosen.to(self.examples.images.device)
@@ -103,6 +110,28 @@ class TrainingBatches:
     def _generator(self, draw: int, device: torch.device | str) -> torch.Generator:
         """Return an independent generator for every (seed, epoch, draw)."""
         return torch.Generator(device=device).manual_seed(mix(self.seed, self.epoch, draw))
+
+
+def balanced_order(
+    strata: Int64[Tensor, " image"], generator: torch.Generator
+) -> Int64[Tensor, " image"]:
+    """Return as many positions as there are images, with every class equally often, shuffled.
+
+    The images of a class are used in a random order, again and again if there are too few; where
+    the classes do not divide the images, the counts differ by one.
+    """
+    classes = strata.unique().tolist()
+    share = -(-len(strata) // len(classes))
+    drawn = []
+    for label in classes:
+        members = (strata == label).nonzero()[:, 0]
+        rounds = [
+            members[torch.randperm(len(members), generator=generator)]
+            for _ in range(-(-share // len(members)))
+        ]
+        drawn.append(torch.cat(rounds)[:share])
+    positions = torch.stack(drawn, dim=1).flatten()[: len(strata)]
+    return positions[torch.randperm(len(strata), generator=generator)]
 
 
 class EvaluationBatches:

@@ -85,15 +85,15 @@ class ImageClassifier:
         classes, probabilities  the most probable classes, at most `MAX_CLASSES`, in the model's
                                 order; `names` and `values` of a model that predicts numbers
         """
-        kind, values = self.predictor.kind, row.tolist()
+        values = row.tolist()
         names = self.classes or tuple(map(str, range(len(values))))
+        kind = self.predictor.kind.named(names)
         if not kind.has_probabilities:
             return {"label": kind.describe(row), "names": list(names), "values": values}
         ranked = sorted(range(len(values)), key=values.__getitem__)
         shown = sorted(ranked[-MAX_CLASSES:])
-        label = names[ranked[-1]] if kind.kind == "class" else kind.describe(row)
         return {
-            "label": label,
+            "label": kind.describe(row),
             "classes": [names[c] for c in shown],
             "probabilities": [values[c] for c in shown],
         }

@@ -41,6 +41,7 @@ from turnwise.geometry.warps import AUTO, choose_fill
 from turnwise.groups import PlanarGroup
 from turnwise.inference.predictor import Predictor
 from turnwise.runs.run import Run, load_recipe_data
+from turnwise.runs.selection import selected_epoch
 
 Row = dict[str, Any]  # of the table of runs
 
@@ -74,7 +75,7 @@ def evaluate(
     """
     predictor, degrees = Predictor(model, batch_size=batch_size), equal_angles(angles)
     images, targets, kind = examples.images, examples.targets, predictor.kind
-    kind = kind if kind.names else replace(kind, names=tuple(classes))
+    kind = kind.named(tuple(classes))
     fill = choose_fill(fill, images)
     over_group = predict_over_group(predictor, group, images, fill=fill)
     known = by_angle(group, over_group)
@@ -271,7 +272,7 @@ def evaluated_kind(result: Mapping[str, Any]) -> TargetKind:
     """Return the kind of target of an evaluation; before 0.3 it was always one of classes."""
     if "target" in result:
         return read_kind(result["target"])
-    return make_kind("class", tuple(row["name"] for row in result["classes"]))
+    return make_kind("class", tuple(row["name"] for row in result.get("classes", ())))
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Row:
@@ -283,25 +284,18 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Row:
     return flat
 
 
-def score_column(row: Mapping[str, Any]) -> str:
-    """Return the column of a table of epochs that holds the score of validation."""
-    found = [key for key in row if key.startswith("val_") and key != "val_loss"]
-    return found[0] if found else "val_accuracy"
-
-
 def _selected(run: Run) -> Row:
     """Return the validation figures of the selected epoch; none for what was not trained."""
     if not run.has_metrics:
         return {}
     epochs = run.metrics
     try:
-        score = score_column(epochs[0])
-        best = max(epochs, key=lambda epoch: epoch[score])
+        column, best = selected_epoch(run)
         return {
             "epochs": len(epochs),
             "best_epoch": int(best["epoch"]),
             "val_loss": best["val_loss"],
-            score: best[score],
+            column: best[column],
         }
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, KeyError) as error:
         raise InputError(f"the metrics of {run.path} do not show the selected epoch.") from error

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from turnwise.data.batches import to_unit
 from turnwise.data.targets import kind_of
 from turnwise.errors import InputError, require, require_known, require_positive
+from turnwise.geometry.warps import keep_disc
 from turnwise.inference.exported import FileModel
 from turnwise.models.contract import Model, logits_of
 from turnwise.models.embedding import is_embedding
@@ -79,6 +80,7 @@ class Predictor:
         )
         self.model, self.outputs, self.batch_size = model, tuple(outputs), batch_size
         self.kind = kind_of(model)
+        self._keeps_disc = getattr(model, "fill", "") == "disc"  # as in training
         self._precision = fixed or precision
         self._fixed_batch = model.batch if isinstance(model, FileModel) else None
 
@@ -155,7 +157,8 @@ class Predictor:
         # transformed in float32 or finer: bfloat16 cannot tell neighbouring pixels apart
         fine = torch.promote_types(self.precision, torch.float32)
         images = to_unit(batch.to(self.device), fine)
-        images = (images if transform is None else transform(images)).to(self.precision, copy=True)
+        images = images if transform is None else transform(images)
+        images = (keep_disc(images) if self._keeps_disc else images).to(self.precision, copy=True)
         missing = (self._fixed_batch or 0) - len(images)
         if missing > 0:
             images = torch.cat([images, images[-1:].expand(missing, *images.shape[1:])])

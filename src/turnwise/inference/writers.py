@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from turnwise.data.targets import TargetKind, make_kind
 from turnwise.errors import InputError, require, require_known
 from turnwise.files import fill_atomic
 
 Columns = Mapping[str, NDArray[Any]]
 Chunks = Iterable[Columns]
-WIDE = ("probabilities", "embedding")  # columns of one vector per row
+VALUES = ("probabilities", "predictions")  # the second for kinds of target without probabilities
+WIDE = (*VALUES, "embedding")  # columns of one vector per row
 INTERNAL = ("tile",)  # used for maps only
 EMPTY = "nothing is left to write: no image could be read, or all tiles are background."
 
@@ -35,7 +38,8 @@ class Writable(Protocol):
 class Table:
     """What the columns mean.
 
-    classes    names of the columns of probabilities
+    classes    names of the columns of probabilities, or of numbers
+    kind       the kind of target, which decides; None is classes
     constants  columns with one value for all rows, such as the hash of the weights
     facts      stored once with the table, where the format allows it
     """
@@ -43,10 +47,12 @@ class Table:
     classes: tuple[str, ...] = ()
     constants: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    kind: TargetKind | None = None
 
     def labels(self, columns: Columns) -> list[str]:
-        """Return the class of the largest probability in each row."""
-        return [self.classes[i] for i in columns["probabilities"].argmax(axis=1)]
+        """Return the decision in each row: the class, by default, or the labels."""
+        kind = (self.kind or make_kind("class")).named(self.classes)
+        return [kind.describe(row) for row in torch.from_numpy(np.array(columns["probabilities"]))]
 
 
 def plain_columns(columns: Columns) -> dict[str, NDArray[Any]]:
@@ -65,6 +71,9 @@ def print_csv(stream: Writable, chunks: Chunks, table: Table) -> None:
             parts.append(table.labels(columns))
             parts += [[f"{p:.4f}" for p in column] for column in columns["probabilities"].T]
             header += ["label", *table.classes]
+        if "predictions" in columns:
+            parts += [[f"{value:.6g}" for value in column] for column in columns["predictions"].T]
+            header += table.classes
         if "embedding" in columns:
             parts += [[f"{e:.9g}" for e in column] for column in columns["embedding"].T]
             header += [f"e{i}" for i in range(columns["embedding"].shape[1])]
@@ -147,7 +156,7 @@ def write_hdf5(path: Path, chunks: Chunks, table: Table) -> None:
                     len(slides) < 2,
                     "an HDF5 file in the layout of CLAM holds one slide; give a folder instead.",
                 )
-                for name, stored in (("embedding", "features"), ("probabilities", "probabilities")):
+                for name, stored in (("embedding", "features"), *((v, v) for v in VALUES)):
                     if name in columns:
                         append(file, stored, columns[name].astype(np.float32))
                 if "slide" in columns:

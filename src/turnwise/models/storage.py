@@ -1,7 +1,8 @@
 """A model in a folder: weights as safetensors, everything else as JSON; nothing is executed.
 
     model.safetensors   the state dict
-    config.json         how to build the model, the names of the classes, the hash of the weights
+    config.json         how to build the model, the names of the classes, what the outputs mean
+                        (`data/targets/`), the hash of the weights
 
 The configuration is written last and holds the hash, so a folder is either complete or refused.
 """
@@ -46,6 +47,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str], classes: Sequence[str
         "name": config.name,
         "options": dict(config.options),
         "classes": classes,
+        "target": dict(getattr(model, "target", None) or {}),
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     folder = Path(folder)
@@ -100,6 +102,7 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
     except (InputError, SafetensorError, RuntimeError, TypeError) as error:
         raise InputError(f"{folder} does not hold a usable model: {error}") from error
     model.classes = tuple(config["classes"])  # type: ignore[assignment]
+    model.target = config.get("target", {})
     return model.eval()
 
 

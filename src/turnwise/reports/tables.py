@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from turnwise.data.targets import TargetKind
 from turnwise.evaluation.metrics import Interval
 
 Rows = Sequence[Sequence[str]]
@@ -26,6 +27,25 @@ def format_percent(score: Interval | float, digits: int = 1) -> str:
             return value
         return f"{value} ({100 * score.low:.{digits}f}–{100 * score.high:.{digits}f})"
     return UNDEFINED if math.isnan(score) else f"{100 * score:.{digits}f} %"
+
+
+def format_score(kind: TargetKind, name: str, score: Interval | float, digits: int = 1) -> str:
+    """Return a score of a kind of target: a share in percent, or a number in its unit.
+
+    >>> from turnwise.data.targets import make_kind
+    >>> angle = make_kind("number", ("angle",), "°")
+    >>> format_score(angle, "mae", Interval(2.5, 2.0, 3.25)), format_score(angle, "r2", 0.5)
+    ('2.5 ° (2–3.25)', '0.5')
+    """
+    if name not in kind.plain_scores:
+        return format_percent(score, digits)
+    unit = f" {kind.unit}" if kind.unit and name in kind.falling else ""
+    if not isinstance(score, Interval):
+        return UNDEFINED if math.isnan(score) else f"{score:.4g}{unit}"
+    value = format_score(kind, name, score.value)
+    if value == UNDEFINED or math.isnan(score.low):
+        return value
+    return f"{value} ({score.low:.4g}–{score.high:.4g})"
 
 
 def format_error(error: float | None) -> str:

@@ -243,7 +243,9 @@ class Run:
         """Load the best weights, in eval mode."""
         if self.is_resumable and not (self.model_folder / MODEL_CONFIG).is_file():
             raise UnfinishedRunError(f"{self.path} has not finished training.", self.path)
-        return load(self.path)
+        model = load(self.path)
+        model.fill = self.recipe.data.fill if self.exists else ""  # type: ignore[assignment]
+        return model
 
     def save_model(self, model: nn.Module, classes: tuple[str, ...] = ()) -> None:
         save(model, self.model_folder, classes=classes)

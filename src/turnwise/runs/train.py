@@ -22,6 +22,7 @@ from torch import nn
 from turnwise.data import Dataset
 from turnwise.data.sources import with_full_path
 from turnwise.data.storage import expand_home
+from turnwise.data.targets import TargetKind
 from turnwise.errors import InputError, require
 from turnwise.files import cannot_write
 from turnwise.geometry.warps import choose_fill
@@ -30,10 +31,16 @@ from turnwise.models import create_model
 from turnwise.runs import resume as resuming
 from turnwise.runs.run import Run, load_recipe_data
 from turnwise.training.callbacks import StopBetweenBatches, interruptible
-from turnwise.training.module import Classifier
-from turnwise.training.objectives import objective_of
+from turnwise.training.decisions import choose_decisions
+from turnwise.training.module import SupervisedModule
 from turnwise.training.recipe import Recipe
-from turnwise.training.trainer import SplitBatches, allow_tf32, make_trainer, quiet
+from turnwise.training.trainer import (
+    SplitBatches,
+    allow_tf32,
+    make_trainer,
+    quiet,
+    selected_score,
+)
 
 WRITE_ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR)
 FOLDER_VARIABLE = "TURNWISE_RUN_FOLDER"  # the folder that all processes of a run share
@@ -85,7 +92,7 @@ def train(
             dataset = run.dataset(data_dir, recipe)
         elif dataset is None:
             dataset = load_recipe_data(recipe, data_dir)
-        recipe = _with_full_paths(_with_fill(recipe, dataset))
+        recipe = _with_full_paths(_with_choices(recipe, dataset))
         model = build_model(recipe, dataset)
         augment = recipe.data.augment.for_group(model.group)  # type: ignore[arg-type]
         recipe = replace(recipe, data=replace(recipe.data, augment=augment))
@@ -106,7 +113,7 @@ def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
     model = create_model(
         recipe.model.name,
         group=recipe.model.group,
-        num_classes=len(dataset.classes),
+        num_classes=len(dataset.classes),  # or labels, or columns of numbers
         in_chans=dataset.channels,
         image_size=dataset.image_size,
         fit=recipe.data.fit,
@@ -117,6 +124,7 @@ def build_model(recipe: Recipe, dataset: Dataset) -> nn.Module:
             if isinstance(module, Normalise):
                 module.fit(dataset.train.images)
     model.classes = dataset.classes  # type: ignore[assignment]
+    model.target = dataset.target_kind.plain()  # type: ignore[assignment]
     return model
 
 
@@ -132,10 +140,27 @@ def _describe_fit(model: nn.Module, dataset: Dataset) -> str:
     return ""
 
 
-def _with_fill(recipe: Recipe, dataset: Dataset) -> Recipe:
-    """Store the fill mode that suits the images, so that the run is tested with the same."""
+def _with_choices(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """Store what follows from the data: the fill mode, and the score that selects an epoch.
+
+    Raises before training if a choice cannot be made for this kind of target.
+    """
+    part, kind = recipe.evaluation, dataset.target_kind
+    if part.sensitivity or part.specificity:
+        kind.require_thresholds(part.positive)
+    if recipe.data.sampling == "balanced":
+        kind.strata(dataset.train.targets)
     fill = choose_fill(recipe.data.fill, dataset.train.images)
-    return replace(recipe, data=replace(recipe.data, fill=fill))
+    select = selected_score(recipe, kind)
+    return replace(
+        recipe, data=replace(recipe.data, fill=fill), trainer=replace(recipe.trainer, select=select)
+    )
+
+
+def class_weights(recipe: Recipe, dataset: Dataset, kind: TargetKind) -> tuple[float, ...] | None:
+    """Return the weights of classes or labels in the training loss, None for equal ones."""
+    given = recipe.optimisation.class_weights
+    return kind.balanced_weights(dataset.train.targets) if isinstance(given, str) else given
 
 
 def _with_full_paths(recipe: Recipe) -> Recipe:
@@ -148,11 +173,12 @@ def _with_full_paths(recipe: Recipe) -> Recipe:
 
 
 def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: bool) -> None:
-    """Train with Lightning, and store the weights that validation selected."""
+    """Train with Lightning, and store the weights and the decisions that validation selected."""
+    kind = dataset.target_kind
     with _shared_folder(run.path):
         with quiet():
-            trainer = make_trainer(recipe, run.training_files(), objective_of(dataset.target))
-        module = Classifier(model, recipe, dataset.target)
+            trainer = make_trainer(recipe, run.training_files(), kind)
+        module = SupervisedModule(model, recipe, kind, class_weights(recipe, dataset, kind))
         if recipe.trainer.compile:
             model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
         last = run.checkpoint("last") if resume and run.is_resumable else None
@@ -166,6 +192,8 @@ def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: b
             )  # fmt: skip
     if trainer.is_global_zero:
         module.load_state_dict(run.read_checkpoint("best")["state_dict"])
+        device = trainer.strategy.root_device
+        model.target = choose_decisions(module, dataset, device).plain()  # type: ignore[assignment]
         run.save_model(model, dataset.classes)
 
 

@@ -20,12 +20,13 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from turnwise.data.batches import mix
+from turnwise.data.targets import TargetKind
 from turnwise.errors import require
 from turnwise.files import write_atomic
 from turnwise.signals import handle_interrupts
 from turnwise.training.recipe import Recipe
 
-COLUMNS = ("epoch", "step", "learning_rate", "train_loss", "val_loss", "seconds")
+FIRST, LAST = ("epoch", "step", "learning_rate", "train_loss", "val_loss"), ("seconds",)
 STOPPING = b"stopping before the next batch; press Ctrl-C again to stop immediately\n"
 
 
@@ -110,15 +111,13 @@ class AveragedWeights(WeightAveraging):
 
 
 class StopWithoutProgress(EarlyStopping):
-    """Stop after `patience` epochs without a better validation score.
+    """Stop after `patience` epochs without a better validation score, `monitor`.
 
     Checkpoints hold the count: a run that stopped does not continue unless `patience` is increased.
     """
 
-    def __init__(self, patience: int, score: str = "accuracy") -> None:
-        super().__init__(
-            f"val_{score}", mode="max", patience=patience, check_on_train_epoch_end=True
-        )
+    def __init__(self, patience: int, monitor: str = "val_accuracy", mode: str = "max") -> None:
+        super().__init__(monitor, mode=mode, patience=patience, check_on_train_epoch_end=True)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({**state_dict, "patience": self.patience})
@@ -133,10 +132,10 @@ class EpochTable(Callback):
     Lightning's own CSV logger would delete the table of a resumed run.
     """
 
-    def __init__(self, path: Path, score: str = "accuracy", title: str = "accuracy") -> None:
+    def __init__(self, path: Path, kind: TargetKind, select: str = "accuracy") -> None:
         self.path, self.rows = path, list[dict[str, Any]]()
-        self.start, self.key, self.title = 0.0, f"val_{score}", title
-        self.columns = (*COLUMNS[:-1], self.key, COLUMNS[-1])
+        self.kind, self.select = kind, select
+        self.start = 0.0
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self.start = time.monotonic()
@@ -149,7 +148,9 @@ class EpochTable(Callback):
             with self.path.open(encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file, strict=True))
             known = all(
-                None not in row and row.keys() >= set(COLUMNS) and int(row["epoch"]) >= 0
+                all(map(_is_column, row))
+                and row.keys() >= {*FIRST, *LAST}
+                and int(row["epoch"]) >= 0
                 for row in rows
             )
         except (OSError, ValueError, KeyError, TypeError, csv.Error):
@@ -169,12 +170,14 @@ class EpochTable(Callback):
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
             "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
-            **{key: figures[key] for key in self.columns if key in figures},
+            **{key: figures[key] for key in ("train_loss", "val_loss") if key in figures},
+            **{key: figures[key] for key in figures if key.startswith("val_")},
             "seconds": round(time.monotonic() - self.start, 3),
         }
         self.rows.append(row)
         text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns)
+        scores = [key for row in self.rows for key in row if key not in (*FIRST, *LAST)]
+        writer = csv.DictWriter(text, [*FIRST, *dict.fromkeys(scores), *LAST], restval="")
         writer.writeheader()
         writer.writerows(self.rows)
         write_atomic(self.path, text.getvalue().encode())
@@ -182,9 +185,20 @@ class EpochTable(Callback):
             print(
                 f"epoch {row['epoch'] + 1}/{trainer.max_epochs}: "
                 f"train loss {row['train_loss']:.4f}, validation loss {row['val_loss']:.4f}, "
-                f"validation {self.title} {100 * row[self.key]:.2f} %, {row['seconds']:.1f} s",
+                f"validation {self._selected(row)}, {row['seconds']:.1f} s",
                 file=sys.stderr,
             )
+
+    def _selected(self, row: dict[str, Any]) -> str:
+        """Return the score that selects the best epoch, in words."""
+        name = self.kind.selection if self.select == "loss" else self.select
+        shown = self.kind.show_score(name, row[f"val_{name}"])
+        return f"{name.replace('_', ' ')} {shown}"
+
+
+def _is_column(name: str | None) -> bool:
+    """Return whether a table of epochs may have this column; csv calls surplus cells None."""
+    return name in (*FIRST, *LAST) or str(name).startswith("val_")
 
 
 class StoreRecipe(Callback):

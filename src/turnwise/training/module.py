@@ -1,30 +1,68 @@
-"""The Lightning module: a model, an objective and two metrics."""
+"""The Lightning module: a model, and the loss and the scores of its kind of target."""
 
 import lightning
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric
+from torchmetrics.utilities import dim_zero_cat
 
 from turnwise.data.batches import Batch
-from turnwise.data.dataset import Target
 from turnwise.data.mixing import mix_images
-from turnwise.training.objectives import make_objective
+from turnwise.data.targets import TargetKind
+from turnwise.errors import require
 from turnwise.training.optim import make_optimiser, make_schedule
 from turnwise.training.recipe import Recipe
 
 
-class Classifier(lightning.LightningModule):
-    """Training of a model on images in [0, 1], by the objective of its kind of target."""
+class GatheredScores(Metric):
+    """All scores of a kind of target, of the images of all batches and processes."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, target: Target) -> None:
+    full_state_update = False
+
+    def __init__(self, kind: TargetKind) -> None:
         super().__init__()
-        self.model, self.recipe = model, recipe
-        self.objective = make_objective(target, recipe.optimisation)
+        self.kind = kind
+        for name in kind.measured_names:
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    def update(self, predictions: Tensor, targets: Tensor) -> None:
+        for name, rows in self.kind.measure(predictions, targets).items():
+            getattr(self, name).append(rows)
+
+    def compute(self) -> dict[str, float]:
+        rows = {name: dim_zero_cat(getattr(self, name)).cpu() for name in self.kind.measured_names}
+        return self.kind.point_scores(rows)
+
+
+class SupervisedModule(lightning.LightningModule):
+    """Training of a model on images in [0, 1], for any kind of target.
+
+    `weights` are those of classes or labels in the training loss; the validation loss has none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        kind: TargetKind,
+        weights: tuple[float, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        part = recipe.optimisation
+        require(
+            kind.can_mix or (part.mixup == 0 and part.cutmix == 0),
+            f"mixup and cutmix do not combine targets of the kind {kind.kind!r}; set "
+            "optimisation.mixup and optimisation.cutmix to 0.",
+        )
+        self.model, self.recipe, self.kind = model, recipe, kind
+        self.loss = kind.make_loss(part.label_smoothing, weights)
+        self.plain_loss = kind.make_loss()
         self.train_loss = MeanMetric(nan_strategy="ignore")  # SkipNonFiniteSteps counts those
         self.val_loss = MeanMetric(nan_strategy="ignore")
-        self.val_score = self.objective.make_score()
+        self.val_scores = GatheredScores(kind)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.model(self.model.preprocess(images))  # type: ignore[operator]
@@ -33,13 +71,10 @@ class Classifier(lightning.LightningModule):
         images, labels = batch
         part = self.recipe.optimisation
         mixing = part.mixup > 0 or part.cutmix > 0
-        loss = self._mixed_loss(images, labels) if mixing else self._loss(self(images), labels)
+        loss = self._mixed_loss(images, labels) if mixing else self.loss(self(images), labels)
         self.train_loss.update(loss.detach(), len(labels))
         self.log("train_loss", self.train_loss, on_step=False, on_epoch=True)
         return loss
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return self.objective.loss(logits, labels, self.recipe.optimisation.label_smoothing)
 
     def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of images mixed in pairs, weighted by both labels.
@@ -50,17 +85,22 @@ class Classifier(lightning.LightningModule):
         draws = np.random.default_rng((self.recipe.seed, self.global_step))
         mixed, share = mix_images(images, part.mixup, part.cutmix, draws)
         logits = self(mixed)
-        first, second = (self._loss(logits, these) for these in (labels, labels.flip(0)))
+        first, second = (self.loss(logits, these) for these in (labels, labels.flip(0)))
         return share * first + (1 - share) * second
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Validate without torch.compile, which would compile a second graph for few images."""
-        images, labels = batch
-        logits = self.model.forward(self.model.preprocess(images))  # type: ignore[operator]
-        self.val_loss.update(self.objective.loss(logits, labels), len(labels))
-        self.objective.update_score(self.val_score, logits, labels)
+        images, targets = batch
+        outputs = self.model.forward(self.model.preprocess(images))  # type: ignore[operator]
+        self.val_loss.update(self.plain_loss(outputs, targets), len(targets))
+        wide = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+        self.val_scores.update(self.kind.predict(wide), targets)
         self.log("val_loss", self.val_loss, prog_bar=True)
-        self.log(f"val_{self.objective.score}", self.val_score, prog_bar=True)
+
+    def on_validation_epoch_end(self) -> None:
+        for name, value in self.val_scores.compute().items():
+            self.log(f"val_{name}", value, prog_bar=name == self.kind.selection)
+        self.val_scores.reset()
 
     @property
     def fused(self) -> bool:

@@ -26,9 +26,14 @@ from turnwise.options import Options, from_plain, option, parse_value, to_plain
 from turnwise.parsing import MAX_DEPTH, parse_yaml, read_text
 
 OPTIMISERS = ("adamw", "sgd")
+SAMPLING = ("uniform", "balanced")
 SCHEDULES = ("cosine", "constant", "noam", "multistep")
 # what recipes meant before a key existed; a stored recipe without the key still means it
-EARLIER = {"data": {"fill": "zeros"}}
+EARLIER: dict[str, dict[str, Any]] = {
+    "data": {"fill": "zeros"},
+    "trainer": {"select": "accuracy"},
+    "evaluation": {"calibrate": False},
+}
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -60,6 +65,10 @@ class DataPart(Reading):
     fill: str = option(
         AUTO, "what rotated images show outside their borders", choices=(AUTO, *FILLS)
     )
+    sampling: str = option(
+        "uniform", "how training images are drawn: uniform, or balanced over the classes",
+        choices=SAMPLING,
+    )  # fmt: skip
     augment: Augmentation = option(Augmentation, "random transformations of training images")
 
     @property
@@ -82,6 +91,10 @@ class OptimisationPart(Options):
     decay: float = option(0.1, "factor of the schedule multistep", above=0, at_most=1)
     warmup_epochs: float = option(0.0, "epochs of linear warm-up", at_least=0)
     warmup_steps: int = option(0, "steps of linear warm-up, instead of epochs", at_least=0)
+    class_weights: str | tuple[float, ...] | None = option(
+        None, "weights of classes or labels in the loss: balanced, or a list",
+        choices=("balanced",), above=0,
+    )  # fmt: skip
     label_smoothing: float = option(0.0, "label smoothing", at_least=0, below=1)
     mixup: float = option(0.0, "mixup parameter α of Beta(α, α); 0 is none", at_least=0)
     cutmix: float = option(0.0, "cutmix parameter α of Beta(α, α); 0 is none", at_least=0)
@@ -123,7 +136,11 @@ class TrainerPart(Options):
     cuda_graphs: bool = option(False, "record CUDA graphs of the compiled model")
     deterministic: bool = option(False, "use deterministic algorithms on GPUs")
     patience: int | None = option(
-        None, "epochs without better validation accuracy before stopping; null is none", at_least=1
+        None, "epochs without a better validation score before stopping; null is none", at_least=1
+    )
+    select: str = option(
+        AUTO,
+        "validation score that selects the best epoch: accuracy, balanced_accuracy, auc, loss, …",
     )
 
     def validate(self) -> None:
@@ -139,6 +156,24 @@ class EvaluationPart(Options):
 
     angles: int = option(24, "rotations over 360 degrees", at_least=1, at_most=3600)
     batch_size: int = option(256, "images per forward pass", at_least=1)
+    calibrate: bool = option(True, "scale the logits by a temperature fitted on validation")
+    sensitivity: float | None = option(
+        None, "decide at the threshold that reaches this on validation", above=0, at_most=1
+    )
+    specificity: float | None = option(
+        None, "decide at the threshold that reaches this on validation", above=0, at_most=1
+    )
+    positive: str | None = option(None, "the positive of two classes; null is the second")
+
+    def validate(self) -> None:
+        require(
+            self.sensitivity is None or self.specificity is None,
+            "give evaluation.sensitivity or evaluation.specificity, not both.",
+        )
+        require(
+            self.positive is None or bool(self.sensitivity or self.specificity),
+            "evaluation.positive needs evaluation.sensitivity or evaluation.specificity.",
+        )
 
 
 @dataclass(frozen=True)
@@ -196,8 +231,8 @@ def make_recipe(values: Any, overrides: Sequence[str] = (), *, stored: bool = Fa
     require(isinstance(values, dict), "a recipe has the parts model, data, optimisation, …")
     if stored:
         values = values | {
-            part: {**keys, **values[part]}
-            for part, keys in EARLIER.items() if isinstance(values.get(part), dict)
+            part: {**keys, **(values.get(part) or {})}
+            for part, keys in EARLIER.items() if isinstance(values.get(part, {}), dict | None)
         }  # fmt: skip
     for override in overrides:
         values = _override(values, override)

@@ -15,11 +15,13 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from torch import Tensor
 
 from turnwise.data import Dataset
 from turnwise.data.batches import EvaluationBatches, TrainingBatches
+from turnwise.data.targets import TargetKind
 from turnwise.errors import InputError, require
-from turnwise.geometry.warps import choose_fill
+from turnwise.geometry.warps import AUTO, choose_fill
 from turnwise.training.callbacks import (
     AtomicCheckpoints,
     AveragedWeights,
@@ -29,7 +31,6 @@ from turnwise.training.callbacks import (
     StopWithoutProgress,
     StoreRecipe,
 )
-from turnwise.training.objectives import ClassObjective, Objective
 from turnwise.training.recipe import Recipe
 from turnwise.training.recovery import SkipNonFiniteSteps
 
@@ -51,6 +52,7 @@ class SplitBatches(lightning.LightningDataModule):
     def __init__(self, dataset: Dataset, recipe: Recipe) -> None:
         super().__init__()
         self.train, self.val, self.recipe = dataset.train, dataset.val, recipe
+        self.kind = dataset.target_kind
 
     def train_dataloader(self) -> TrainingBatches:
         return TrainingBatches(
@@ -59,8 +61,14 @@ class SplitBatches(lightning.LightningDataModule):
             augmentation=self.recipe.data.augment,
             seed=self.recipe.seed,
             repeat=self.recipe.data.repeat,
+            strata=self._strata(),
             **self._process(),
         )
+
+    def _strata(self) -> Tensor | None:
+        if self.recipe.data.sampling == "uniform":
+            return None
+        return self.kind.strata(self.train.targets)
 
     def val_dataloader(self) -> EvaluationBatches:
         return EvaluationBatches(self.val, self.recipe.evaluation.batch_size, **self._process())
@@ -75,14 +83,12 @@ class SplitBatches(lightning.LightningDataModule):
         }
 
 
-def make_trainer(
-    recipe: Recipe, files: TrainingFiles, objective: type[Objective] = ClassObjective
-) -> lightning.Trainer:
-    """Return the Lightning Trainer of a recipe, which selects by the score of the objective."""
+def make_trainer(recipe: Recipe, files: TrainingFiles, kind: TargetKind) -> lightning.Trainer:
+    """Return the Lightning Trainer of a recipe, for this kind of target."""
     part, show = recipe.trainer, sys.stdout.isatty()
     several = part.devices * part.num_nodes > 1
     callbacks = [
-        *_callbacks(recipe, files, objective),
+        *_callbacks(recipe, files, kind),
         *([TQDMProgressBar(leave=False)] if show else []),
     ]
     try:
@@ -107,10 +113,11 @@ def make_trainer(
     return trainer
 
 
-def _callbacks(recipe: Recipe, files: TrainingFiles, objective: type[Objective]) -> list[Callback]:
-    folder = files.last.parent
+def _callbacks(recipe: Recipe, files: TrainingFiles, kind: TargetKind) -> list[Callback]:
+    folder, select = files.last.parent, selected_score(recipe, kind)
+    monitor, mode = f"val_{select}", "min" if kind.is_better_lower(select) else "max"
     best = ModelCheckpoint(
-        dirpath=folder, filename=files.best.stem, monitor=f"val_{objective.score}", mode="max",
+        dirpath=folder, filename=files.best.stem, monitor=monitor, mode=mode,
         save_on_train_epoch_end=True, enable_version_counter=False,
     )  # fmt: skip
     last = ModelCheckpoint(  # after `best`, whose state it then holds
@@ -121,10 +128,18 @@ def _callbacks(recipe: Recipe, files: TrainingFiles, objective: type[Objective])
     if recipe.optimisation.ema is not None:
         callbacks.append(AveragedWeights(recipe.optimisation.ema))
     if recipe.trainer.patience is not None:
-        callbacks.append(StopWithoutProgress(recipe.trainer.patience, objective.score))
-    table = EpochTable(files.metrics, objective.score, objective.title)
-    callbacks += [StoreRecipe(recipe, files.write_recipe), table]
+        callbacks.append(StopWithoutProgress(recipe.trainer.patience, monitor, mode))
+    callbacks += [StoreRecipe(recipe, files.write_recipe), EpochTable(files.metrics, kind, select)]
     return [*callbacks, RelocateCheckpoints(folder), best, last]
+
+
+def selected_score(recipe: Recipe, kind: TargetKind) -> str:
+    """Return the validation score that selects the best epoch: the recipe's, or the kind's own."""
+    select = recipe.trainer.select
+    if select == AUTO:
+        return kind.selection
+    kind.require_score(select)
+    return select
 
 
 def _loggers(folder: Path) -> list[Logger]:

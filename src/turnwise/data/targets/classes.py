@@ -56,8 +56,9 @@ class Classes(TargetKind):
     kind: ClassVar[str] = "class"
     dtype: ClassVar[torch.dtype] = torch.int64
     axes: ClassVar[int] = 1
+    score_names: ClassVar[tuple[str, ...]] = ("accuracy", "balanced_accuracy", "macro_f1", "auc")
     selection: ClassVar[str] = "accuracy"
-    heading: ClassVar[str] = "label"
+    calibrates: ClassVar[bool] = True
 
     def make_loss(self, smoothing: float = 0.0, weights: tuple[float, ...] | None = None) -> Loss:
         require_count(weights, len(self.names), "class")
@@ -166,6 +167,19 @@ class Classes(TargetKind):
         best = measured["predictions"].max(1)
         return reliability(best.values, best.indices == measured["targets"])
 
+    def require_thresholds(self, positive: str | None = None) -> None:
+        """Raise unless there are two classes, of which `positive` is one."""
+        require(
+            len(self.names) == 2,
+            f"a threshold is for two classes, and there are {len(self.names)}; leave "
+            "evaluation.sensitivity and evaluation.specificity out.",
+        )
+        if positive is not None:
+            require_known(positive, self.names, "class")
+
+    def without_decisions(self) -> "Classes":
+        return replace(self, temperature=1.0, threshold=None)
+
     def at_operating_point(
         self,
         predictions: Predictions,
@@ -176,13 +190,7 @@ class Classes(TargetKind):
         positive: str | None = None,
     ) -> "Classes":
         """Return this kind with the threshold that reaches a sensitivity or a specificity."""
-        require(
-            len(self.names) == 2,
-            f"a threshold is for two classes, and there are {len(self.names)}; leave the "
-            "sensitivity or specificity out.",
-        )
-        if positive is not None:
-            require_known(positive, self.names, "class")
+        self.require_thresholds(positive)
         index = self.positive if positive is None else self.names.index(positive)
         threshold = choose_threshold(
             predictions[:, index], targets == index, sensitivity=sensitivity,
@@ -205,6 +213,7 @@ class OrderedClasses(Classes):
     """
 
     kind: ClassVar[str] = "ordinal"
+    score_names: ClassVar[tuple[str, ...]] = (*Classes.score_names, "mae", "kappa")
     selection: ClassVar[str] = "mae"
     falling: ClassVar[frozenset[str]] = frozenset({"mae"})
     plain_scores: ClassVar[frozenset[str]] = frozenset({"mae", "kappa"})

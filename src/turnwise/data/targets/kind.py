@@ -8,7 +8,7 @@ words.  A kind is a frozen dataclass; its fields are plain values, which are sto
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
 from typing import Any, ClassVar, get_type_hints
 
@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor, nn
 
-from turnwise.errors import require, require_known
+from turnwise.errors import InputError, require, require_known
 from turnwise.options import convert
 
 Outputs = Float[Tensor, "image output *space"]  # of a model: logits, or standardised numbers
@@ -55,6 +55,8 @@ class TargetKind(ABC):
         kind        its name in the table of examples (`data/dataset.py`)
         dtype       the type of its targets, and
         axes        their number of axes
+        score_names  its scores
+        measured_names  what `measure` returns
         selection   the score that selects the best epoch, unless the recipe names another
         falling     its scores that are better if they are lower; the loss always is
         plain_scores  its scores that are numbers; all others are shares, shown in per cent
@@ -66,10 +68,14 @@ class TargetKind(ABC):
     kind: ClassVar[str]
     dtype: ClassVar[torch.dtype]
     axes: ClassVar[int]
+    score_names: ClassVar[tuple[str, ...]]
+    measured_names: ClassVar[tuple[str, ...]] = ("predictions", "targets")
     selection: ClassVar[str]
     falling: ClassVar[frozenset[str]] = frozenset()
     plain_scores: ClassVar[frozenset[str]] = frozenset()
     has_probabilities: ClassVar[bool] = True
+    calibrates: ClassVar[bool] = False  # whether `calibrate` does something
+    can_mix: ClassVar[bool] = True  # whether mixup and cutmix may combine two images
 
     def accepts(self, targets: Tensor) -> bool:
         """Return whether the targets have the type and the shape of this kind."""
@@ -121,12 +127,56 @@ class TargetKind(ABC):
     def describe(self, prediction: Float[Tensor, "output *space"]) -> str:
         """Return the decision in words."""
 
-    @property
-    @abstractmethod
-    def heading(self) -> str:
-        """The name of `describe` as a column."""
+    def named(self, names: tuple[str, ...]) -> "TargetKind":
+        """Return this kind with names for its outputs, if it has none."""
+        return self if self.names else replace(self, names=names)
 
     # scores
+
+    def show_score(self, name: str, value: float) -> str:
+        """Return a score as text: a share in per cent, a number in its unit."""
+        if name not in self.plain_scores:
+            return f"{100 * value:.2f} %"
+        unit = self.unit if name in self.falling else ""
+        return f"{value:.4g} {unit}".rstrip()
+
+    def require_score(self, name: str) -> None:
+        """Raise unless `name` is "loss" or one of the scores of this kind."""
+        require_known(name, ("loss", *self.score_names), f"score of the kind {self.kind!r}")
+
+    def is_better_lower(self, name: str) -> bool:
+        """Return whether lower values of a score, or of the loss, are better."""
+        return name == "loss" or name in self.falling
+
+    # decisions, chosen on validation
+
+    def calibrate(self, outputs: Outputs, targets: Targets) -> "TargetKind":
+        """Return this kind with probabilities that fit these images; numbers have none."""
+        return self
+
+    def require_thresholds(self, positive: str | None = None) -> None:
+        """Raise unless decisions are made at a threshold."""
+        raise InputError(
+            f"targets of the kind {self.kind!r} have no threshold; leave evaluation.sensitivity "
+            "and evaluation.specificity out."
+        )
+
+    def at_operating_point(
+        self,
+        predictions: Predictions,
+        targets: Targets,
+        *,
+        sensitivity: float | None = None,
+        specificity: float | None = None,
+        positive: str | None = None,
+    ) -> "TargetKind":
+        """Return this kind with the threshold that reaches a sensitivity or a specificity."""
+        self.require_thresholds(positive)
+        return self
+
+    def without_decisions(self) -> "TargetKind":
+        """Return this kind as before `calibrate` and `at_operating_point`."""
+        return self
 
     def measure(self, predictions: Predictions, targets: Targets) -> Measured:
         """Return all that scores need, one row per image; rows of batches are concatenated."""

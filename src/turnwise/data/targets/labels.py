@@ -47,8 +47,9 @@ class Labels(TargetKind):
     kind: ClassVar[str] = "multilabel"
     dtype: ClassVar[torch.dtype] = torch.float32
     axes: ClassVar[int] = 2
+    score_names: ClassVar[tuple[str, ...]] = ("map", "auc", "macro_f1", "exact_match")
     selection: ClassVar[str] = "map"
-    heading: ClassVar[str] = "labels"
+    calibrates: ClassVar[bool] = True
 
     def make_loss(self, smoothing: float = 0.0, weights: tuple[float, ...] | None = None) -> Loss:
         require(smoothing == 0, "several labels have no label smoothing; set it to 0.")
@@ -140,6 +141,14 @@ class Labels(TargetKind):
         probabilities, present = measured["predictions"].flatten(), measured["targets"].flatten()
         return reliability(probabilities, present > 0.5)
 
+    def require_thresholds(self, positive: str | None = None) -> None:
+        require(
+            positive is None, "every label has its own threshold; leave evaluation.positive out."
+        )
+
+    def without_decisions(self) -> "Labels":
+        return replace(self, temperature=1.0, thresholds=())
+
     def at_operating_point(
         self,
         predictions: Predictions,
@@ -150,7 +159,7 @@ class Labels(TargetKind):
         positive: str | None = None,
     ) -> "Labels":
         """Return this kind with thresholds at which every label reaches the rate."""
-        require(positive is None, "every label has its own threshold; leave `positive` out.")
+        self.require_thresholds(positive)
         thresholds = [
             choose_threshold(p, y > 0.5, sensitivity=sensitivity, specificity=specificity)
             for p, y in zip(predictions.T, targets.T, strict=True)

@@ -37,8 +37,10 @@ class Masks(TargetKind):
     kind: ClassVar[str] = "mask"
     dtype: ClassVar[torch.dtype] = torch.uint8
     axes: ClassVar[int] = 3
+    score_names: ClassVar[tuple[str, ...]] = ("mean_dice", "mean_iou", "pixel_accuracy")
+    measured_names: ClassVar[tuple[str, ...]] = ("truth", "found", "both")
     selection: ClassVar[str] = "mean_dice"
-    heading: ClassVar[str] = "largest class"
+    can_mix: ClassVar[bool] = False
 
     def make_loss(self, smoothing: float = 0.0, weights: tuple[float, ...] | None = None) -> Loss:
         require_count(weights, len(self.names), "class")

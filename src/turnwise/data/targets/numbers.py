@@ -41,11 +41,11 @@ class Numbers(TargetKind):
     kind: ClassVar[str] = "number"
     dtype: ClassVar[torch.dtype] = torch.float32
     axes: ClassVar[int] = 2
+    score_names: ClassVar[tuple[str, ...]] = ("mae", "rmse", "r2")
     selection: ClassVar[str] = "mae"
     falling: ClassVar[frozenset[str]] = frozenset({"mae", "rmse"})
     plain_scores: ClassVar[frozenset[str]] = frozenset({"mae", "rmse", "r2"})
     has_probabilities: ClassVar[bool] = False
-    heading: ClassVar[str] = "prediction"
 
     def fit(self, targets: Targets) -> "Numbers":
         """Return this kind with the mean and the standard deviation of the targets."""

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from turnwise.errors import require
+from turnwise.evaluation.evaluate import evaluated_kind, main_score_by_angle
 from turnwise.evaluation.metrics import Interval
 from turnwise.reports.figures import FigureOptions, Plot, figure
 from turnwise.reports.figures.plots import (
@@ -24,8 +25,9 @@ from turnwise.reports.figures.plots import (
     percent_axis,
 )
 from turnwise.reports.loaded_models import LoadedModel
-from turnwise.reports.tables import UNDEFINED, format_percent, text_table
+from turnwise.reports.tables import UNDEFINED, format_score, text_table
 from turnwise.runs.run import Run
+from turnwise.runs.selection import selected_epoch, target_kind
 
 MAX_CURVES = 12  # more cannot be distinguished
 LEGEND_ROW = 0.33  # inches
@@ -41,35 +43,47 @@ def curves_figure(models: Sequence[LoadedModel], options: FigureOptions) -> Plot
 
 
 def runs_table(runs: Mapping[str, Run]) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows: epochs, best validation accuracy, and test accuracy if tested."""
+    """Return headers and rows: epochs, the best validation score, and test scores if tested."""
     rows = []
     for name, run in runs.items():
         metrics, tested = run.metrics, run.evaluation()
-        reached = [row["val_accuracy"] for row in metrics if "val_accuracy" in row]
         test = worst = UNDEFINED
         if tested is not None:
-            test = format_percent(Interval.from_plain(tested["scores"]["accuracy"]))
-            worst = format_percent(min(tested["angles"]["accuracy"]))
-        best = format_percent(max(reached, default=float("nan")))
-        rows.append([name, str(len(metrics)), best, test, worst])
+            kind, (score, rotated) = evaluated_kind(tested), main_score_by_angle(tested)
+            test = format_score(kind, score, Interval.from_plain(tested["scores"][score]))
+            worst = format_score(kind, score, (max if score in kind.falling else min)(rotated))
+        rows.append([name, str(len(metrics)), _best_score(run), test, worst])
     return ["run", "epochs", "validation", "test, upright", "test, worst angle"], rows
+
+
+def _best_score(run: Run) -> str:
+    """Return the validation score of the selected epoch."""
+    try:
+        column, best = selected_epoch(run)
+    except (ValueError, KeyError):
+        return UNDEFINED
+    return format_score(target_kind(run), column.removeprefix("val_"), best[column])
 
 
 def training_curves(metrics: Mapping[str, Sequence[Mapping[str, float]]]) -> Figure:
     """Draw training loss and validation accuracy against the epoch, one curve per run.
 
-    `metrics` are the `Run.metrics` of each run; a row without a value has no point.
+    Runs that have no accuracy show their validation loss.  `metrics` are the `Run.metrics` of each
+    run; a row without a value has no point.
     """
+    has_accuracy = any("val_accuracy" in row for rows in metrics.values() for row in rows)
+    score = "val_accuracy" if has_accuracy else "val_loss"
     with matplotlib.rc_context(LOOK):
         fig = Figure(figsize=(7.5, 4.4), layout="constrained")
         left, right = fig.subplots(1, 2)
         left.set(xlabel="epoch", ylabel="training loss")
-        right.set(xlabel="epoch", ylabel="validation accuracy")
-        for axes, key in ((left, "train_loss"), (right, "val_accuracy")):
+        right.set(xlabel="epoch", ylabel=score.replace("val_", "validation "))
+        for axes, key in ((left, "train_loss"), (right, score)):
             axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
             draw_curves(axes, {run: _column(rows, key) for run, rows in metrics.items()}, 15)
-        reached = [_column(rows, "val_accuracy")[1] for rows in metrics.values()]
-        percent_axis(right, [value for values in reached for value in values])
+        reached = [_column(rows, score)[1] for rows in metrics.values()]
+        if has_accuracy:
+            percent_axis(right, [value for values in reached for value in values])
         add_legend(fig, left)
         return fix_layout(fig)
 

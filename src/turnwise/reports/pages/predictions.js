@@ -13,6 +13,20 @@ function showPredictions(box, name, classes, probabilities, label) {
   box.replaceChildren(heading, top, list);
 }
 
+// Show predicted numbers as a list.
+function showNumbers(box, name, found) {
+  const [heading, top, list] = ["h3", "span", "ul"].map((tag) => document.createElement(tag));
+  heading.textContent = name;
+  top.className = "top";
+  top.textContent = found.label;
+  found.names.forEach((word, i) => {
+    const line = document.createElement("li");
+    line.textContent = `${word}: ${found.values[i].toPrecision(4)}`;
+    list.append(line);
+  });
+  box.replaceChildren(heading, top, list);
+}
+
 function bar(word, probability, isLabel) {
   const line = document.createElement("li");
   const [name, track, number] = ["span", "div", "span"].map((tag) => document.createElement(tag));

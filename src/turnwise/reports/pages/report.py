@@ -14,15 +14,24 @@ from turnwise.data import Examples
 from turnwise.errors import InputError
 from turnwise.evaluation.certificate.certificate import Certificate, read_certificate
 from turnwise.evaluation.certificate.comparison import hash_weights
+from turnwise.evaluation.evaluate import evaluated_kind, main_score_by_angle
 from turnwise.evaluation.metrics import Interval
 from turnwise.evaluation.transformations import (
-    accuracy_by_view,
     equal_angles,
     predict_over_angles,
 )
 from turnwise.groups import PlanarGroup
+from turnwise.reports.evaluations import (
+    confusion_table,
+    decision_sentences,
+    detail_table,
+    group_table,
+    rotation_sentences,
+    title_of,
+)
 from turnwise.reports.figures.curves import accuracy_against_angle, runs_table, training_curves
 from turnwise.reports.figures.plots import figure_svg
+from turnwise.reports.figures.reliability import reliability_diagram
 from turnwise.reports.loaded_models import (
     LoadedModel,
     rotated_views,
@@ -42,7 +51,7 @@ from turnwise.reports.pages import (
 )
 from turnwise.reports.pages.certificate import control_table, element_table, verdict
 from turnwise.reports.pages.explorer import INSTRUCTIONS, explorer_data, explorer_html
-from turnwise.reports.tables import format_percent
+from turnwise.reports.tables import format_percent, format_score
 from turnwise.runs.run import Run
 
 STILLS = 8
@@ -77,31 +86,42 @@ def report_page(
         commands: what to type to make the page again.
         progress: show progress bars.
     """
-    data = explorer_data(models, examples, progress=progress)
     runs = {m.name: m.run for m in models if m.run is not None and m.run.exists}
     trained = {name: run for name, run in runs.items() if run.has_metrics}
     recipes = "".join(
         folded_html(name, code_html(run.recipe_file.read_text(encoding="utf-8")))
         for name, run in runs.items()
     )
-    rotate = paragraph_html(f"{note} {INSTRUCTIONS}") + explorer_html(data, examples)
-    scores = _scores(models)
     sections = [
-        Section("Rotate the picture", rotate),
-        Section("The picture at several angles", _strips(models, examples)),
-        Section("Accuracy against the angle", _angles(models, progress)),
         Section("Certificates", _certificates(models)),
-        *([Section("Scores on the test split", scores)] if scores else []),
-        *([Section("Training", _training(trained))] if trained else []),
+        Section("Scores on the test split", _scores(models)),
+        Section("Decisions", _decisions(models)),
+        Section("Training", _training(trained) if trained else ""),
         Section("How this page was made", code_html(commands) + recipes),
     ]
-    script = read_assets("predictions.js", "explorer.js")
-    return page(title, sections, summary=_headline(models), script=script)
+    has_classes = examples.targets.ndim == 1
+    if has_classes:
+        data = explorer_data(models, examples, progress=progress)
+        rotate = paragraph_html(f"{note} {INSTRUCTIONS}") + explorer_html(data, examples)
+        sections = [
+            Section("Rotate the picture", rotate),
+            Section("The picture at several angles", _strips(models, examples)),
+            Section("Accuracy against the angle", _angles(models, progress)),
+            *sections,
+        ]
+    shown = [section for section in sections if section.html]
+    script = read_assets("predictions.js", "explorer.js") if has_classes else ""
+    return page(title, shown, summary=_headline(models), script=script)
 
 
 def choose_examples(models: Sequence[LoadedModel], count: int = 6) -> Examples:
-    """Return one image of each of the first classes, if possible one that all models recognise."""
+    """Return one image of each of the first classes, if possible one that all models recognise.
+
+    Of targets that are not classes, return images evenly spaced in the split.
+    """
     sample = sample_examples(models[0], 400)
+    if sample.targets.ndim > 1:
+        return sample_examples(models[0], count)
     correct = torch.zeros(len(sample))
     for model in models:
         predicted = model.predictor.probabilities(sample.images).argmax(-1)
@@ -137,14 +157,14 @@ def _headline(models: Sequence[LoadedModel]) -> str:
         tested, certificate = stored_evaluation(model), stored_certificate(model)
         if tested is None or certificate is None or not _rotates_by_90(certificate.group):
             continue
-        angles = tested["angles"]
-        by_angle = dict(zip(angles["degrees"], angles["accuracy"], strict=True))
+        (name, values), kind = main_score_by_angle(tested), evaluated_kind(tested)
+        by_angle = dict(zip(tested["angles"]["degrees"], values, strict=True))
         right = {degrees: a for degrees, a in by_angle.items() if degrees % 90 == 0}
         verb = "keeps its predictions" if certificate.holds else "changes its predictions"
-        accuracies = [f"{format_percent(a)} at {d:g}°" for d, a in right.items()]
+        scores = [f"{format_score(kind, name, a)} at {d:g}°" for d, a in right.items()]
         sentences.append(
-            f"The {model.name} model {verb} when the picture is rotated by 90°: its accuracy is "
-            f"{', '.join(accuracies)}."
+            f"The {model.name} model {verb} when the picture is rotated by 90°: its "
+            f"{title_of(name)} is {', '.join(scores)}."
         )
     return " ".join(sentences)
 
@@ -188,7 +208,9 @@ def _angles(models: Sequence[LoadedModel], progress: bool) -> str:
         rotated = predict_over_angles(
             model.predictor, sample.images, degrees, fill=model.fill, progress=progress
         )
-        curves[model.name] = (degrees, accuracy_by_view(rotated, sample.labels))
+        kind = model.predictor.kind.named(model.classes)
+        measured = [kind.point_scores(kind.measure(view, sample.targets)) for view in rotated]
+        curves[model.name] = (degrees, [scores["accuracy"] for scores in measured])
     images = "the test images" if all_tested else "200 validation images"
     caption = (
         f"Accuracy on {images} as they rotate. Rotations by 90° are exact; at other angles pixels "
@@ -244,14 +266,17 @@ def _scores(models: Sequence[LoadedModel]) -> str:
     rows = [
         [
             name,
-            *(format_percent(Interval.from_plain(score)) for score in stored["scores"].values()),
+            *(
+                format_score(evaluated_kind(stored), key, Interval.from_plain(score))
+                for key, score in stored["scores"].items()
+            ),
             f"{format_percent(float(stored['orbit_agreement']))} ({stored['group']})",
             format_percent(float(stored["rotation_agreement"])),
         ]
         for name, stored in tested.items()
     ]
     first = next(iter(tested.values()))
-    names = [name.replace("_", " ") for name in first["scores"]]
+    names = [title_of(name) for name in first["scores"]]
     headers = ["model", *names, "same prediction over the group", "same prediction at all angles"]
     note = (
         "Of upright pictures, with 95 % bootstrap intervals; then the share of pictures whose "
@@ -260,8 +285,23 @@ def _scores(models: Sequence[LoadedModel]) -> str:
     return table_html(headers, rows, caption=note)
 
 
+def _decisions(models: Sequence[LoadedModel]) -> str:
+    """Return confusion, groups, calibration, and rotated scores of the models that were tested."""
+    tested = {m.name: stored for m in models if (stored := stored_evaluation(m))}
+    parts = []
+    for name, stored in tested.items():
+        kind = evaluated_kind(stored)
+        sentences = [*decision_sentences(kind, stored), *rotation_sentences(kind, stored)]
+        parts.append(paragraph_html(f"{name}: {'; '.join(sentences)}."))
+        tables = [confusion_table(stored), group_table(stored), detail_table(stored)]
+        parts += [table_html(*table) for table in tables if table and table[1]]
+    calibrations = {n: s["calibration"] for n, s in tested.items() if "calibration" in s}
+    if calibrations:
+        caption = "Reliability diagram of the test images: calibrated models are on the diagonal."
+        parts.append(figure_html(figure_svg(reliability_diagram(calibrations)), caption))
+    return "\n".join(parts)
+
+
 def _training(runs: Mapping[str, Run]) -> str:
     curves = figure_svg(training_curves({name: run.metrics for name, run in runs.items()}))
-    return figure_html(curves, "Training loss and validation accuracy.") + table_html(
-        *runs_table(runs)
-    )
+    return figure_html(curves, "Training and validation.") + table_html(*runs_table(runs))

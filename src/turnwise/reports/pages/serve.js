@@ -21,7 +21,8 @@ function refuse(message) {
 function show(image, degrees, reply) {
   const [found] = reply.predictions;
   rotated.src = `data:image/png;base64,${found.image}`;
-  showPredictions(model, reply.model, found.classes, found.probabilities, null);
+  if (found.values) showNumbers(model, reply.model, found);
+  else showPredictions(model, reply.model, found.classes, found.probabilities, null);
   statusLine.className = "";
   statusLine.textContent = `rotated by ${degrees}°`;
   slider.disabled = false;
