@@ -16,7 +16,7 @@ from turnwise.inference.preparation import Preparation
 from turnwise.inference.ray_engine import run_on_ray
 from turnwise.inference.sources import ArrayImages
 
-COUNT = 60
+COUNT, LOOPBACK = 60, "127.0.0.1"
 NET = """
 import time
 from torch import nn
@@ -88,7 +88,8 @@ def test_a_node_that_is_killed_loses_nothing_and_nothing_is_done_twice(folder):
     pytest.importorskip("ray.data")
     ended = run_program(folder, "cluster")
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert ended.stdout.splitlines()[-2:] == ["killed a node", str(COUNT)]
+    lines = ended.stdout.splitlines()  # some are Ray's own
+    assert "killed a node" in lines and lines[-1] == str(COUNT)
     same_parts(folder)
 
 
@@ -100,10 +101,9 @@ def main(folder, mode):
         import ray
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
-        )
-        other = cluster.add_node(num_cpus=2)
+        head = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": LOOPBACK}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        other = cluster.add_node(num_cpus=2, node_ip_address=LOOPBACK)
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, log_to_driver=False)
     for count in run_on_ray(work, range(work.job.parts), actors=3):

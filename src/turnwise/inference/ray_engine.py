@@ -12,6 +12,7 @@ from typing import Any
 from turnwise.errors import InputError
 from turnwise.inference.engines import PartRunner, Work
 
+LOCAL = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}  # nobody else can reach it
 DEVICE = {True: "cuda", False: "cpu"}
 
 
@@ -71,7 +72,7 @@ def _connect(ray: Any, address: str) -> None:
     try:
         ray.init(
             address=address or "local", log_to_driver=False, configure_logging=False,
-            include_dashboard=False if not address else None,
+            **({} if address else LOCAL),
         )  # fmt: skip
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).splitlines()[0]
