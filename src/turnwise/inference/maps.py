@@ -24,7 +24,7 @@ from turnwise.geometry.tiles import TilePlan, stitch_tiles
 from turnwise.inference.sources import SlideTiles, Source
 
 FORMATS = ("png", "tif", "zarr")
-COLOURS = np.asarray([  # background, then as many classes as are told apart
+COLOURS = np.asarray([  # background, then as many classes as have a colour of their own
     [255, 255, 255], [31, 119, 180], [255, 127, 14], [44, 160, 44], [214, 39, 40], [148, 103, 189],
     [140, 86, 75], [227, 119, 194], [127, 127, 127], [188, 189, 34], [23, 190, 207],
 ], dtype=np.uint8)  # fmt: skip

@@ -62,7 +62,7 @@ def commutation_error(prepare: Preparation) -> int:
     image = torch.randint(0, 256, (3, side, side), dtype=torch.uint8, generator=generator)
     prepared = prepare(image).int()
     changes = [
-        prepare(moved(image)).int() - moved(prepared)
-        for moved in (lambda x: x.rot90(1, (1, 2)), lambda x: x.flip(2))
+        prepare(transform(image)).int() - transform(prepared)
+        for transform in (lambda x: x.rot90(1, (1, 2)), lambda x: x.flip(2))
     ]
     return int(torch.stack(changes).abs().max())
