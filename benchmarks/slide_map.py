@@ -40,7 +40,7 @@ def pixels(rows: NDArray[np.int64], cols: NDArray[np.int64], side: int) -> NDArr
 
 
 def tiles(side: int, step: int, rotated: bool) -> Iterator[NDArray[np.uint8]]:
-    """Yield the tiles of a level; the rotated slide has pixel (col, side - 1 - row) at (row, col)."""
+    """Yield the tiles of a level; rotated, (row, col) is pixel (col, side - 1 - row)."""
     length = -(-side // step)
     for top in range(0, length, BLOCK):
         for left in range(0, length, BLOCK):
@@ -84,7 +84,8 @@ def main() -> None:
             slide = folder / f"slide_{int(rotated)}.tif"
             write_slide(slide, args.side, rotated)
             command = [sys.executable, "-m", "turnwise", "predict", str(folder / "model"),
-                       str(slide), "--tile", str(args.tile), "--background", "white", "--device", "cpu",
+                       str(slide), "--tile", str(args.tile), "--background", "white",
+                       "--device", "cpu",
                        "--maps", str(folder / "maps"), "--map-format", "tif",
                        "--output", str(folder / f"{slide.stem}.csv")]  # fmt: skip
             begun = time.perf_counter()

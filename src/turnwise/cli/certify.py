@@ -49,8 +49,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="FILE",
         help="JSON file, with an HTML page beside it (default: in the run or folder)")  # fmt: skip
     add("--embedding", action="store_true",
-        help="certify the vectors of a backbone, named as for turnwise embed, with the cost and the "
-        "invariance of every route")  # fmt: skip
+        help="certify the vectors of a backbone, named as for turnwise embed, and measure the cost "
+        "and the invariance of every route")  # fmt: skip
     add("--combine", default="mean",
         help="with --embedding, the route to certify: mean, max, sum; none: no orbit")  # fmt: skip
     add("--pool", default="auto", help="with --embedding: auto, cls, mean, pooler")
