@@ -82,20 +82,6 @@ def encodings(figures: Figures) -> str:
     return markdown_table(["", "distinct, of 9", "near against far"], rows)
 
 
-def fine_turns(figures: Figures) -> str:
-    def cells(found: dict[str, float]) -> list[str]:
-        turned = f"{100 * found['turned']:.1f} ± {100 * found['standard error']:.1f} %"
-        return [turned, format_percent(found["another"], 0)]
-
-    shapes = figures["fine turns"]
-    rows = [
-        [turn, *(cell for found in shapes.values() for cell in cells(found[turn]))]
-        for turn in shapes["square"]
-    ]
-    headers = [f"{shape}, {what}" for shape in shapes for what in ("turned", "another picture")]
-    return markdown_table(["", *headers], rows)
-
-
 ERRORS: dict[str, Callable[[Figures], str]] = {
     "index_tables": index_tables,
     "layers_local": lambda figures: layers(figures, "local"),
@@ -104,7 +90,6 @@ ERRORS: dict[str, Callable[[Figures], str]] = {
     "pcam": pcam,
     "faults": faults,
     "encodings": encodings,
-    "fine_turns": fine_turns,
 }
 
 

@@ -13,10 +13,9 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
 
 import gsa_tables
 import torch
@@ -25,10 +24,8 @@ from records import append_record
 from torch import Tensor, nn
 
 from turnwise.evaluation.certificate.targets import noisy_digits
-from turnwise.geometry.grids import pixel_centres
 from turnwise.geometry.layouts import regular_to_field
 from turnwise.geometry.neighbourhoods import Neighbourhood
-from turnwise.geometry.warps import rotate_image
 from turnwise.groups import PlanarGroup, act_on_field, act_on_image, equivariance_errors
 from turnwise.layers.gsa.attention import GroupSelfAttention, LiftingSelfAttention
 from turnwise.layers.gsa.blocks import FieldPool, GSABlock
@@ -70,7 +67,6 @@ FAULTS = {
     "all of 2023": GEVIT_2023,
 }
 HEADS = 3  # published: 9; errors are alike and the time is a third
-ANGLES = {"C8": 45.0, "C12": 30.0, "C16": 22.5}  # the finest turn of each group
 
 Outputs = Callable[[Tensor], dict[str, Tensor]]
 
@@ -242,39 +238,6 @@ def encoding_of_offsets(convention: Convention) -> dict[str, float]:
     }
 
 
-def smooth_pictures(count: int, size: int) -> Tensor:
-    """Five wide spots each, fading to 0 at the inscribed circle: a turn loses nothing."""
-    draw = torch.Generator().manual_seed(2)
-    points, radius = pixel_centres(size, size).double(), size / 2
-    centre = radius * (torch.rand(count, 5, 1, 1, 2, generator=draw, dtype=torch.float64) - 0.5)
-    height = 2 * torch.rand(count, 5, 1, 1, generator=draw, dtype=torch.float64) - 1
-    distance = (points - centre).norm(dim=-1) / (0.25 * radius)
-    spots = (height * torch.exp(-distance.square() / 2)).sum(dim=1)
-    fade = torch.cos((points.norm(dim=-1) / radius).clamp(max=1) * math.pi / 2).square()
-    return (spots * fade / (spots * fade).abs().amax((1, 2), keepdim=True))[:, None]
-
-
-@torch.no_grad()
-def fine_turns(shape: str) -> Iterator[tuple[str, dict[str, float]]]:
-    """How far logits move when a smooth picture turns by an angle that pixels do not have.
-
-    Beside it, how far another picture is; means over eight starts of a network of two blocks.
-    """
-    images = smooth_pictures(2, 24)
-    sizes = {"widths": [[20], [20]], "crops": [[2], [2]], "image_size": 24, "heads": 1}
-    for fine, degrees in ANGLES.items():
-        for group in ("C4", fine):
-            turned, other = [], []
-            for seed in range(8):
-                model = network("exact gsa_net", group, seed, queries="own", shape=shape, **sizes)
-                before = model(images)
-                turned.append(relative_change(model(rotate_image(images, degrees)), before))
-                other.append(relative_change(before.flip(0), before))
-            error = stdev(turned) / math.sqrt(len(turned))
-            found = {"turned": mean(turned), "standard error": error, "another": mean(other)}
-            yield f"{group} at {degrees:g}°", found
-
-
 def main() -> None:
     torch.set_num_threads(1)
     start = time.perf_counter()
@@ -289,7 +252,6 @@ def main() -> None:
         "pcam": {program: pcam_errors(program) for program in PROGRAMS},
         "faults": {fault: fault_costs(convention) for fault, convention in FAULTS.items()},
         "encodings": {p: encoding_of_offsets(c) for p, (_, _, c) in PROGRAMS.items()},
-        "fine turns": {shape: dict(fine_turns(shape)) for shape in ("square", "disc")},
     }
     figures["seconds"] = round(time.perf_counter() - start)
     command = shlex.join(["python", "benchmarks/published_errors.py", *sys.argv[1:]])

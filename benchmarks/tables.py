@@ -14,6 +14,7 @@ from typing import Any
 import attention_tables
 import leaderboard
 import roto_tables
+import steerability
 from gsa_tables import ERRORS, accuracies, curve, percent
 from records import Record, read_records
 
@@ -267,6 +268,14 @@ def board(name: str) -> str:
     return leaderboard.board(name, latest_by_recipe(), partial(link, to_root="../"), cells)
 
 
+def steered(trained: bool) -> str:
+    """The last record of random or of trained networks."""
+    path = HERE / "steerability.jsonl"
+    records = read_records(path) if path.is_file() else []
+    found = [r["figures"] for r in records if r["figures"]["trained"] is trained]
+    return steerability.table(found[-1]) if found else "Not measured yet."
+
+
 def published_error(name: str) -> str:
     record = read_records(HERE / "published_errors.jsonl")[-1]
     return ERRORS[name](record["figures"])
@@ -292,6 +301,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "roto_speed_cpu": partial(roto_speed, "cpu"),
     "roto_speed_cuda": partial(roto_speed, "cuda"),
     **{name: partial(published_error, name) for name in ERRORS},
+    "steerability_random": partial(steered, trained=False),
+    "steerability_trained": partial(steered, trained=True),
     **{f"board_{name}": partial(board, name) for name in leaderboard.BOARDS},
 }
 

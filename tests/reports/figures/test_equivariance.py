@@ -8,16 +8,12 @@ import torch
 
 from turnwise.errors import InputError
 from turnwise.evaluation.layer_trace import layer_errors, layer_features
+from turnwise.evaluation.steerability import change_over_angles, spots
 from turnwise.groups import act_on_image
 from turnwise.inference.predictor import Predictor
 from turnwise.models import orbit
 from turnwise.reports.figures import FigureOptions
-from turnwise.reports.figures.equivariance import (
-    artefact_figure,
-    change_over_angles,
-    features_figure,
-    spots,
-)
+from turnwise.reports.figures.equivariance import artefact_figure, features_figure
 
 EQUIVARIANT = ("orbit_vit", "gsa_net", "turnwise_vit_nano")
 
@@ -152,7 +148,7 @@ class Total(torch.nn.Module):
 
 
 def test_the_change_is_the_mean_difference_over_the_standard_deviation():
-    change = change_over_angles(Predictor(Total()), 1, 16, [0.0, 90.0], count=4)
+    change = change_over_angles(Predictor(Total()).logits, 1, 16, [0.0, 90.0], count=4)
     before = Total()(spots(4, 1, 16, 0.0))
     after = Total()(spots(4, 1, 16, 90.0))
     expected = float((after - before).abs().mean() / before.std(dim=0).mean())

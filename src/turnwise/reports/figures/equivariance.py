@@ -9,7 +9,6 @@ spots again at every angle, without interpolation.  The change in the second is 
 alone: its grid and its neighbourhoods do not rotate by 45°.
 """
 
-import math
 from collections.abc import Sequence
 
 import matplotlib
@@ -23,11 +22,9 @@ from tqdm import tqdm
 from turnwise.data.batches import to_unit
 from turnwise.errors import require
 from turnwise.evaluation.layer_trace import layer_errors
+from turnwise.evaluation.steerability import change_over_angles
 from turnwise.evaluation.transformations import describe_element
-from turnwise.geometry.grids import pixel_centres
-from turnwise.geometry.warps import rotate_image, rotation_matrices
 from turnwise.groups import PlanarGroup, act_on_image
-from turnwise.inference.predictor import Predictor
 from turnwise.reports.figures import FigureOptions, Plot, figure
 from turnwise.reports.figures.plots import (
     IMAGE_LOOK,
@@ -131,7 +128,9 @@ def artefact_figure(models: Sequence[LoadedModel], options: FigureOptions) -> Pl
     curves, rows = {}, []
     for model in tqdm(models, desc="rotating", disable=not options.progress, leave=False):
         channels, size = model.examples.images.shape[1:3]
-        for way, change in change_over_angles(model.predictor, channels, size, angles).items():
+        for way, change in change_over_angles(
+            model.predictor.logits, channels, size, angles
+        ).items():
             name = f"{model.name}, {way}"
             curves[name] = closed_curve(angles, [max(FLOOR, value) for value in change])
             rows.append([name, *(f"{change[angles.index(a)]:.1e}" for a in (22.5, 45.0, 90.0))])
@@ -148,36 +147,3 @@ def artefact_figure(models: Sequence[LoadedModel], options: FigureOptions) -> Pl
         add_legend(fig, axes)
         table = text_table(["change of the logits at", "22.5°", "45°", "90°"], rows)
         return Plot(fix_layout(fig), table)
-
-
-def spots(count: int, channels: int, size: int, degrees: float) -> Images:
-    """Return images of five smooth spots inside the largest circle, drawn at this angle."""
-    random = torch.Generator().manual_seed(0)
-    radius = 0.33 * size * torch.rand(count, 5, generator=random, dtype=torch.float64).sqrt()
-    around = 2 * math.pi * torch.rand(count, 5, generator=random, dtype=torch.float64)
-    centres = torch.stack([radius * around.cos(), radius * around.sin()], dim=-1)
-    angle = torch.full((1,), math.radians(degrees), dtype=torch.float64)
-    centres = centres @ rotation_matrices(angle)[0].T
-    distance = (pixel_centres(size, size)[None, None] - centres[:, :, None, None]).square().sum(-1)
-    image = (-distance / (2 * (0.045 * size) ** 2)).exp().sum(dim=1).clamp(0, 1)
-    return image[:, None].expand(-1, channels, -1, -1).float()
-
-
-def change_over_angles(
-    predictor: Predictor, channels: int, size: int, angles: Sequence[float], *, count: int = 12
-) -> dict[str, list[float]]:
-    """Return the mean |Φ(rotated f) − Φ(f)| at each angle, over the std of Φ between images.
-
-    "interpolated" rotates the pixels, "redrawn" the spots.
-    """
-    upright = spots(count, channels, size, 0.0)
-    before = predictor.logits(upright)
-    std = before.std(dim=0).mean().clamp_min(torch.finfo(before.dtype).tiny)
-    rotated = {
-        "interpolated": [rotate_image(upright, a) for a in angles],
-        "redrawn": [spots(count, channels, size, a) for a in angles],
-    }
-    return {
-        way: [float((predictor.logits(views) - before).abs().mean() / std) for views in views_of]
-        for way, views_of in rotated.items()
-    }
