@@ -245,6 +245,14 @@ def make_recipe(values: Any, overrides: Sequence[str] = (), *, stored: bool = Fa
     return from_plain(Recipe, values, "recipe")
 
 
+def make_data_part(name: str, settings: Sequence[str]) -> DataPart:
+    """Build the data part alone; settings are written `group_by=patient` or in full."""
+    values: dict[str, Any] = {"name": name}
+    for setting in settings:
+        values = _override(values, setting.removeprefix("data."))
+    return from_plain(DataPart, values, "data")
+
+
 def _override(values: Mapping[str, Any], override: str) -> dict[str, Any]:
     """Return a copy with `a.b=c` set; the value is read as YAML."""
     key, equals, text = override.partition("=")

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from tqdm import tqdm
 
-from turnwise.data.dataset import Examples, Skipped
+from turnwise.data.dataset import Skipped
 from turnwise.data.readers.image_files import (
     FileInfo,
     decode,
@@ -62,18 +63,9 @@ def decode_table(
     rows = [row for row in range(len(good)) if row not in broken]
     kept = [positions[row] for row in rows]
     require(bool(kept), f"none of the {len(problems)} images can be used: {_first(problems)}")
-    return Rows(
-        examples=Examples(
-            images[torch.tensor(rows)] if broken else images,
-            table.values[torch.tensor(kept)],
-            tuple(str(table.files[i]) for i in kept),
-            tuple(table.groups[i] for i in kept) if table.groups else (),
-        ),
-        target=table.target,
-        splits=tuple(table.splits[i] for i in kept) if table.splits else (),
-        origin=table.origin,
-        skipped=tuple(Skipped(str(table.files[i]), problems[i]) for i in sorted(problems)),
-    )
+    found = table.take(images[torch.tensor(rows)] if broken else images, kept)
+    skipped = tuple(Skipped(str(table.files[i]), problems[i]) for i in sorted(problems))
+    return replace(found, skipped=skipped)
 
 
 def describe_files(files: Sequence[Path]) -> tuple[Infos, Problems]:
@@ -106,8 +98,8 @@ def find_odd_files(
         if i not in problems and (info.rows, info.cols) != usual:
             problems[i] = (
                 f"the image {files[i]} has {info.rows}×{info.cols} pixels, and {count:,} others "
-                f"have {usual[0]}×{usual[1]}; remove it, or set image_size={min(usual)}, which "
-                "crops all to their central squares and resamples them."
+                f"have {usual[0]}×{usual[1]}; remove it, or set image_size={min(usual)} to "
+                "resample the central squares of all."
             )
     return problems
 

@@ -28,7 +28,7 @@ from turnwise.data.splits import (
 from turnwise.data.transforms import fit_images
 from turnwise.errors import require
 
-Splits = dict[str, Examples]
+Positions = dict[str, Tensor]  # of the examples of each split
 
 
 def list_own(name: str, reading: Reading) -> Table | Rows:
@@ -59,9 +59,7 @@ def read_own(
     else:
         images = fit_images(rows.examples.images, image_size, channels, None)
         rows = replace(rows, examples=replace(rows.examples, images=images))
-    splits, note = (
-        _given(rows, val_fraction, seed) if rows.splits else _drawn(rows, val_fraction, seed)
-    )
+    positions, note = split_positions(rows, val_fraction, seed)
     facts = [f"{len(rows.examples):,} images {rows.origin}"]
     if count := rows.examples.group_count:
         facts.append(f"{count:,} groups")
@@ -70,7 +68,9 @@ def read_own(
     return Dataset(
         name=name,
         target=rows.target,
-        **splits,
+        train=rows.examples.take(positions["train"]),
+        val=rows.examples.take(positions["val"]),
+        test=rows.examples.take(positions["test"]),
         provenance=", ".join([*facts, note]),
         licence="as the images",
         skipped=rows.skipped,
@@ -89,36 +89,38 @@ def _val_share(examples: Examples, default: float, val_fraction: float | None) -
     return val_count(len(examples), 0, val_fraction) / len(examples)
 
 
-def _drawn(rows: Rows, val_fraction: float | None, seed: int) -> tuple[Splits, str]:
+def split_positions(rows: Rows, val_fraction: float | None, seed: int) -> tuple[Positions, str]:
+    """Return the positions of train, val and test, and how they were found."""
+    return _given(rows, val_fraction, seed) if rows.splits else _drawn(rows, val_fraction, seed)
+
+
+def _drawn(rows: Rows, val_fraction: float | None, seed: int) -> tuple[Positions, str]:
     """Split all images by the seed."""
     kept = 1 - TEST_SHARE
     val = kept * _val_share(rows.examples, VAL_SHARE / kept, val_fraction)
     parts = _split(rows.examples, rows.target, (kept - val, val, TEST_SHARE), seed)
-    splits = {split: rows.examples.take(part) for split, part in zip(SPLITS, parts, strict=True)}
     together = "groups and equal images" if rows.examples.groups else "equal images"
-    return splits, f"split by seed {seed}, {together} together"
+    return dict(zip(SPLITS, parts, strict=True)), f"split by seed {seed}, {together} together"
 
 
-def _given(rows: Rows, val_fraction: float | None, seed: int) -> tuple[Splits, str]:
+def _given(rows: Rows, val_fraction: float | None, seed: int) -> tuple[Positions, str]:
     """Return the given splits; hold out val from train if it is missing."""
     _require_disjoint(rows)
-    splits = {
-        split: rows.examples.take(
-            torch.tensor([i for i, s in enumerate(rows.splits) if s == split])
-        )
+    given = {
+        split: torch.tensor([i for i, found in enumerate(rows.splits) if found == split])
         for split in SPLITS
         if split in rows.splits
     }
     for split in ("train", "test"):
-        require(split in splits, f"no usable image is left in {split}; correct the files.")
-    _require_classes(splits["train"], rows.target)
-    if "val" in splits:
-        return splits, "split as given"
-    train = splits["train"]
+        require(split in given, f"no usable image is left in {split}; correct the files.")
+    train = rows.examples.take(given["train"])
+    _require_classes(train, rows.target)
+    if "val" in given:
+        return given, "split as given"
     val = _val_share(train, VAL_SHARE, val_fraction)
     kept, held_out = _split(train, rows.target, (1 - val, val), seed)
-    splits |= {"train": train.take(kept), "val": train.take(held_out)}
-    return splits, f"test as given, val held out from train by seed {seed}"
+    given |= {"train": given["train"][kept], "val": given["train"][held_out]}
+    return given, f"test as given, val held out from train by seed {seed}"
 
 
 def _require_disjoint(rows: Rows) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+import torch
 from torch import Tensor
 
 from turnwise.data.dataset import Examples, Skipped, Target
@@ -36,6 +37,20 @@ class Table:
     splits: tuple[str, ...]
     groups: tuple[str, ...]
     origin: str
+
+    def take(self, images: Tensor, positions: Sequence[int]) -> "Rows":
+        """Return the rows at `positions`, with their images."""
+        return Rows(
+            Examples(
+                images,
+                self.values[torch.tensor(positions)],
+                tuple(str(self.files[i]) for i in positions),
+                tuple(self.groups[i] for i in positions) if self.groups else (),
+            ),
+            self.target,
+            tuple(self.splits[i] for i in positions) if self.splits else (),
+            self.origin,
+        )
 
 
 @dataclass(frozen=True, eq=False)
