@@ -105,6 +105,7 @@ def values_of(job: Job) -> dict[str, Any]:
         "optimisation": {**COMMON, **SETTINGS[job["setting"]]},
         "trainer": {
             "max_epochs": job["epochs"],
+            "select": about["score"],
             "precision": "32-true" if job["device"] == "cpu" else "bf16-mixed",
         },
         "evaluation": {"angles": 8},

@@ -2,6 +2,7 @@
 
 import pytest
 
+from turnwise.errors import InputError
 from turnwise.models import create_model
 from turnwise.training.choices import read_choices
 
@@ -39,3 +40,23 @@ def test_settings_win():
     assert recipe.model.group == "D1" and recipe.optimisation.batch_size == 8
     assert recipe.data.augment.rotation == 5.0 and recipe.data.augment.hue > 0
     assert row.recipe("folder:x", (), batch=20).optimisation.batch_size == 20
+
+
+def test_unequal_classes_are_weighted():
+    (row, *_), (plain, *_) = (
+        read_choices("folder:x", "cpu", unequal=unequal) for unequal in (True, False)
+    )
+    assert row.recipe("folder:x", ()).trainer.select == "balanced_accuracy"
+    assert row.recipe("folder:x", ()).optimisation.class_weights == "balanced"
+    assert plain.recipe("folder:x", ()).optimisation.class_weights is None
+
+
+@pytest.mark.parametrize(("kind", "smoothing"), [("class", 0.1), ("number", 0), ("multilabel", 0)])
+def test_only_classes_have_label_smoothing(kind, smoothing):
+    for row in read_choices("folder:x", "cpu", kind=kind):
+        assert row.recipe("folder:x", ()).optimisation.label_smoothing == smoothing
+
+
+def test_masks_are_refused_with_what_to_do():
+    with pytest.raises(InputError, match=r"no model can be chosen for the mask targets of nuclei"):
+        read_choices("nuclei", "cpu", kind="mask")

@@ -95,7 +95,8 @@ def plan_training(
     reading = time.monotonic() - started
     share = _largest_over_smallest(loaded)
     trials = list[Trial]()
-    for choice in read_choices(source, device.type, unequal=share > UNEQUAL):
+    kind = loaded.target.kind
+    for choice in read_choices(source, device.type, kind=kind, unequal=share > UNEQUAL):
         side = min(asked.data.image_size or choice.side, loaded.image_size)
         if trials and len(loaded.train) < choice.images:
             continue
@@ -109,6 +110,11 @@ def plan_training(
     recipe = _within(best, dataset, end - time.monotonic(), overrides)
     reasons = [_describe_data(loaded, device, minutes), *map(str, trials)]
     reasons += _reasons(best, recipe)
+    if share > UNEQUAL:
+        reasons.append(
+            f"balanced class weights, and selection by {recipe.trainer.select}: the largest class "
+            f"has {share:.1f} times the images of the smallest"
+        )
     return Plan(recipe, dataset, tuple(reasons))
 
 

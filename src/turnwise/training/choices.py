@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turnwise.errors import require
 from turnwise.parsing import parse_yaml, read_text
 from turnwise.training.recipe import Recipe, make_recipe
 
@@ -41,20 +42,27 @@ class Choice:
 
 
 def read_choices(
-    source: str, device: str, *, unequal: bool = False, path: Path = TABLE
+    source: str, device: str, *, kind: str = "class", unequal: bool = False, path: Path = TABLE
 ) -> list[Choice]:
     """Return the rows for a device ("cpu" or "cuda"), from the cheapest to the dearest.
 
     Args:
         source: the name of the data set; some in the catalogue have a group of their own.
+        kind: the kind of target; there are no rows for some.
         unequal: whether the classes have very different numbers of images.
     """
     table = parse_yaml(read_text(path))
+    require(
+        kind in table["kinds"],
+        f"no model can be chosen for the {kind} targets of {source}, only for "
+        f"{', '.join(table['kinds'])}; name a model to train.",
+    )
     own = {"model": {"group": table["groups"][source]}} if source in table["groups"] else {}
     gpu = {"trainer": {"precision": "bf16-mixed"}} if device == "cuda" else {}
     found = []
     for row in table["rows"]:
-        layers = [table["shared"], gpu, own, table["unequal"] if unequal else {}, row]
+        layers = [table["shared"], gpu, own, table["kinds"][kind]]
+        layers += [table["unequal"] if unequal else {}, row]
         parts = {
             part: {k: v for layer in layers for k, v in layer.get(part, {}).items()}
             for part in PARTS
