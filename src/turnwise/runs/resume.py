@@ -15,6 +15,7 @@ from torch import nn
 
 from turnwise.errors import InputError, require, shown
 from turnwise.files import remove_leftovers, write_atomic
+from turnwise.geometry.warps import AUTO
 from turnwise.options import to_plain
 from turnwise.runs.run import Run
 from turnwise.training.recipe import Recipe
@@ -25,7 +26,8 @@ FREE = ("trainer.", "data.name")  # may change: the images are compared by their
 def require_same_recipe(run: Run, recipe: Recipe) -> None:
     """Raise if the stored recipe is not the one that the training started with.
 
-    Runs of version 0.1 do not say what they started with.
+    Runs of version 0.1 do not say what they started with.  What is "auto" is inferred again, from
+    the same data.
     """
     started = run.environment.get("recipe")
     if not isinstance(started, dict):
@@ -34,7 +36,7 @@ def require_same_recipe(run: Run, recipe: Recipe) -> None:
     for key, value in before.items():
         if not key.startswith(FREE):
             require(
-                key in now and now[key] == value,
+                key in now and now[key] in (value, AUTO),
                 f"{run.recipe_file} was changed after the training had started: {key} was "
                 f"{shown(value)} and is {shown(now.get(key))}. A resumed run keeps its recipe, "
                 "except trainer.*; restore it, or train in another folder.",
