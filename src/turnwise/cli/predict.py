@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnwise.cli import jobs
-from turnwise.cli.terminal import OR_FILE
+from turnwise.cli.terminal import OR_FILE, chosen_device
 from turnwise.errors import require
 
 if TYPE_CHECKING:
     from turnwise.inference.jobs import Job, PartFolder
+
+TILES = 16  # in one forward pass
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--map-format", default="png", help="png: classes; tif, zarr: probabilities (default: png)"
     )
+    parser.add_argument(
+        "--masks", metavar="FOLDER",
+        help="of a model of masks: write NAME.png, the class or instance of each pixel at full "
+        "size, and NAME.overlay.png; --tile SIDE and --overlap as for slides (default: 256 and 64)",
+    )  # fmt: skip
     jobs.add_job_arguments(parser)
 
 
@@ -33,6 +40,8 @@ def predict(args: argparse.Namespace) -> int:
     """Classify images, or the tiles of slides, with a trained model. Each image is cropped to its
     central square and resampled to the model's size. An interrupted job with an output continues
     when the same command runs again."""
+    if args.masks:
+        return _write_masks(args)
     from turnwise.data.targets import kind_of
     from turnwise.inference.backbones import ClassifierName
     from turnwise.inference.engines import Work
@@ -70,6 +79,51 @@ def predict(args: argparse.Namespace) -> int:
     if args.output:
         what = "tiles" if args.tile else "images"
         print(f"predictions for {rows:,} {what}, written to {args.output}")
+    return 0
+
+
+def _write_masks(args: argparse.Namespace) -> int:
+    """Write the mask and the overlay of each image, by overlapping tiles."""
+    import sys
+    from functools import partial
+
+    from PIL import Image
+    from tqdm import tqdm
+
+    from turnwise.data import read_image
+    from turnwise.data.readers.image_files import image_files_below
+    from turnwise.data.transforms import convert_channels
+    from turnwise.files import fill_atomic
+    from turnwise.inference.loading import image_shape, open_trained
+    from turnwise.inference.predictor import Predictor
+    from turnwise.inference.tiling import Tiling, label_image, overlay, predict_map
+
+    model = open_trained(args.model).to(chosen_device(args.device))
+    require(
+        getattr(model, "output", "class") == "map",
+        f"{args.model} predicts no masks; leave --masks out, or give a model such as a run of "
+        "turnwise_unet_small.",
+    )
+    tiling = Tiling(args.tile or Tiling().side, args.overlap if args.tile else Tiling().overlap)
+    predictor, (channels, _) = Predictor(model, batch_size=TILES), image_shape(model)
+    given = [Path(path) for path in args.images]
+    files = [f for p in given for f in (image_files_below(p) if p.is_dir() else [p])]
+    require(bool(files), f"{args.images[0]} holds no images; give image files or folders of them.")
+    stems = [file.stem for file in files]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    require(
+        twice is None, f"two images are called {twice}, and their masks would have one name; "
+        "predict them in two calls, with other folders.",
+    )  # fmt: skip
+    folder, quiet = Path(args.masks), not sys.stderr.isatty()
+    for file in tqdm(files, unit=" images", disable=quiet, leave=False):
+        image = read_image(file)
+        fitted = convert_channels(image[None], channels or image.shape[0])[0]
+        labels = label_image(predictor, predict_map(predictor, fitted, tiling))
+        for name, pixels in (("", labels), (".overlay", overlay(image, labels))):
+            picture = Image.fromarray(pixels)
+            fill_atomic(folder / f"{file.stem}{name}.png", partial(picture.save, format="PNG"))
+    print(f"{len(files):,} masks and overlays written to {folder}")
     return 0
 
 

@@ -21,11 +21,15 @@ CONTROL_ANGLE = 45.0  # degrees; no rotation needs larger corners
 
 @dataclass(frozen=True)
 class Transformation:
-    """A named function of images; its kind is "reflection", "shift" or "corners"."""
+    """A named function of images; its kind is "reflection", "shift" or "corners".
+
+    `undo` moves the pixels of a map back to where they were in the image.
+    """
 
     kind: str
     meaning: str
     apply: Transform
+    undo: Transform | None = None
 
 
 def describe_element(group: PlanarGroup, g: int) -> str:
@@ -50,14 +54,15 @@ def unclaimed_transformations(group: PlanarGroup, shifts: int) -> list[Transform
     """Return flips, where the group has none, and shifts by 1 to `shifts` pixels, right and up."""
     d4 = PlanarGroup.named("D4")
     flips = [
-        Transformation("reflection", "flip left-right", partial(act_on_image, d4, 4)),
-        Transformation("reflection", "flip up-down", partial(act_on_image, d4, 6)),
+        Transformation("reflection", "flip left-right", *[partial(act_on_image, d4, 4)] * 2),
+        Transformation("reflection", "flip up-down", *[partial(act_on_image, d4, 6)] * 2),
     ]
     shifted = [
         Transformation(
             "shift",
             f"shift {'right' if right else 'up'} by {right or up}, {border}",
             partial(shift_images, right=right, up=up, circular=circular),
+            partial(torch.roll, shifts=(up, -right), dims=(-2, -1)),
         )
         for steps in range(1, shifts + 1)
         for right, up in ((steps, 0), (0, steps))

@@ -11,7 +11,7 @@ from torch import nn
 
 from turnwise.errors import InputError
 from turnwise.evaluation import Scope, certify
-from turnwise.evaluation.certificate.certify import invert_quadrant, measure_controls
+from turnwise.evaluation.certificate.controls import invert_quadrant, measure_controls
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.inference.predictor import Predictor
 from turnwise.models import create_model

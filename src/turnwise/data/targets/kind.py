@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor, nn
 
+from turnwise.data.masks import INSTANCE_CLASSES
 from turnwise.errors import InputError, require, require_known
 from turnwise.options import convert
 
@@ -271,8 +272,14 @@ def read_kind(plain: Any) -> TargetKind:
 
 
 def kind_of(model: nn.Module) -> TargetKind:
-    """Return the kind of target that a model predicts; classes if it does not say."""
-    plain = getattr(model, "target", None)
+    """Return the kind of target that a model predicts.
+
+    If it does not say, these are classes of images; or for a model of maps classes of pixels, and
+    instances if the classes are those by which instances are predicted.
+    """
+    plain, names = getattr(model, "target", None), tuple(getattr(model, "classes", ()))
     if plain:
         return read_kind(plain)
-    return make_kind("class", tuple(getattr(model, "classes", ())))
+    if getattr(model, "output", "class") == "map":
+        return make_kind("instances" if names == INSTANCE_CLASSES else "mask", names)
+    return make_kind("class", names)

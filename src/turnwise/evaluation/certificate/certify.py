@@ -17,10 +17,8 @@ import turnwise
 from turnwise.data.targets import TargetKind, kind_of
 from turnwise.errors import InputError, require, require_known, require_positive
 from turnwise.evaluation.certificate.certificate import (
-    VISIBLE,
     AngleCheck,
     Certificate,
-    Control,
     ElementCheck,
     OriginalCheck,
     SizeCheck,
@@ -37,6 +35,7 @@ from turnwise.evaluation.certificate.comparison import (
     usable_precisions,
     with_noise,
 )
+from turnwise.evaluation.certificate.controls import acting, measure_controls
 from turnwise.evaluation.layer_trace import find_error_source, trace_layers
 from turnwise.evaluation.transformations import (
     corner_control,
@@ -45,7 +44,7 @@ from turnwise.evaluation.transformations import (
     unclaimed_transformations,
 )
 from turnwise.geometry.warps import AUTO, FILLS, choose_fill, rotate_image
-from turnwise.groups import PlanarGroup, act_on_image
+from turnwise.groups import PlanarGroup
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
 from turnwise.inference.predictor import PRECISIONS, Predictor, Transform
 
@@ -99,10 +98,12 @@ def certify(
     scope: Scope | None = None,
     original: tuple[str, nn.Module] | None = None,
 ) -> Certificate:
-    """Measure the invariance of a classifier; the model is not changed.
+    """Measure the invariance of a classifier, or the equivariance of maps, g⁻¹Φ(g f) = Φ(f).
+
+    The model is not changed.
 
     Args:
-        model: a classifier, from images to one row of logits for each.
+        model: from images to one row of logits for each, or to one map of logits.
         group: the group whose pixel-exact elements are claimed.
         images: at least 2, in [0, 1].
         target: what is certified, in words.
@@ -181,8 +182,9 @@ class Measurement:
         """
         checks = []
         for g in self._show(self.group.grid_elements(), "group elements"):
-            transform = partial(act_on_image, self.group, g)
-            after, mixed = self._predict(self.images, transform), self._predict_mixed(transform)
+            transform, back = acting(self.group, g)
+            after = self._predict(self.images, transform, back)
+            mixed = self._predict_mixed(transform, back)
             errors = {
                 p: max(
                     logit_change(self.before[p], after[p], self.kind),
@@ -200,7 +202,8 @@ class Measurement:
         checks = []
         for degrees in self._show(equal_angles(count), "angles"):
             rotate = partial(rotate_image, degrees=degrees, fill=self.fill)
-            change, decisions = self._measure(f"rotate by {degrees:g}°", rotate)
+            back = partial(rotate_image, degrees=-degrees, fill=self.fill)
+            change, decisions = self._measure(f"rotate by {degrees:g}°", rotate, back)
             checks.append(AngleCheck(degrees, change, **asdict(decisions)))
         return tuple(checks)
 
@@ -210,7 +213,7 @@ class Measurement:
         unclaimed = unclaimed_transformations(self.group, self.scope.shifts)
         unclaimed.append(corner_control(self.fill))
         for each in self._show(unclaimed, "transformations"):
-            change, decisions = self._measure(each.meaning, each.apply)
+            change, decisions = self._measure(each.meaning, each.apply, each.undo)
             checks.append(TransformationCheck(each.kind, each.meaning, change, **asdict(decisions)))
         return tuple(checks)
 
@@ -221,7 +224,7 @@ class Measurement:
             before = self._predict(images)
             worst = dict.fromkeys(before, 0.0)
             for g in self.group.grid_elements():
-                after = self._predict(images, partial(act_on_image, self.group, g))
+                after = self._predict(images, *acting(self.group, g))
                 worst = {
                     p: max(worst[p], logit_change(before[p], after[p], self.kind)) for p in after
                 }
@@ -251,23 +254,33 @@ class Measurement:
         ranked = sorted(self._worst.values(), key=lambda w: (-w.probability, w.image))
         return tuple(ranked[:WORST_IMAGES])
 
-    def _predict(self, images: Images, transform: Transform | None = None) -> dict[str, Tensor]:
-        return {p: predict_logits(each, images, transform) for p, each in self.predictors.items()}
+    def _predict(
+        self, images: Images, transform: Transform | None = None, back: Transform | None = None
+    ) -> dict[str, Tensor]:
+        return {
+            p: predict_logits(each, images, transform, back) for p, each in self.predictors.items()
+        }
 
-    def _predict_mixed(self, transform: Transform) -> dict[str, Tensor]:
+    def _predict_mixed(self, transform: Transform, back: Transform) -> dict[str, Tensor]:
         """Transform every other noisy image, or all of them where their shape changes."""
 
-        def every_other(images: Tensor) -> Tensor:
-            transformed = transform(images)
+        def every_other(how: Transform, images: Tensor) -> Tensor:
+            transformed = how(images)
             if transformed.shape != images.shape:
                 return transformed
-            kept = torch.arange(len(images), device=images.device) % 2 == 1
+            # batches are transformed one by one, logits all at once
+            within = torch.arange(len(images), device=images.device) % self.scope.chunk
+            kept = within % 2 == 1
             return torch.where(kept[:, None, None, None], images, transformed)
 
-        return self._predict(self.noisy, every_other)
+        return self._predict(
+            self.noisy, partial(every_other, transform), partial(every_other, back)
+        )
 
-    def _measure(self, meaning: str, transform: Transform) -> tuple[float, Decisions]:
-        after = predict_logits(self.predictors[self.usual], self.images, transform)
+    def _measure(
+        self, meaning: str, transform: Transform, back: Transform | None
+    ) -> tuple[float, Decisions]:
+        after = predict_logits(self.predictors[self.usual], self.images, transform, back)
         decisions = self._decide(meaning, after, claimed=False)
         return logit_change(self.before[self.usual], after, self.kind), decisions
 
@@ -286,52 +299,13 @@ class Measurement:
 
 
 def _most_probable(kind: TargetKind, outputs: Tensor) -> list[int]:
-    """Return the most probable class or label of each image; 0 for numbers."""
+    """Return the most probable class or label of each image, or of most of its pixels; 0 for
+    numbers."""
     predictions = kind.predict(outputs)
+    if predictions.ndim > 2:
+        return predictions.argmax(1).flatten(1).mode(dim=1).values.tolist()
     return predictions.argmax(1).tolist() if kind.has_probabilities else [0] * len(predictions)
 
 
 def _by_precision(errors: Mapping[str, float]) -> dict[str, Any]:
     return {name: errors.get(name) for name in PRECISIONS}
-
-
-def measure_controls(
-    predictor: Predictor, group: PlanarGroup, images: Images, before: Tensor
-) -> tuple[Control, ...]:
-    """Measure three changes that no symmetry explains; `before` are the logits of `images`.
-
-    In float32 rounding alone can reach 1e-6, so the threshold is higher there.
-    """
-    double = predictor.precision == torch.float64
-    threshold = VISIBLE if double else TOLERANCE.get(predictor.precision, COARSE_TOLERANCE)
-    inverted = predict_logits(predictor, images, invert_quadrant)
-
-    def invert_after(g: int, x: Tensor) -> Tensor:
-        return invert_quadrant(act_on_image(group, g, x))
-
-    broken = max(
-        logit_change(
-            inverted, predict_logits(predictor, images, partial(invert_after, g)), predictor.kind
-        )
-        for g in group.grid_elements()
-    )
-    order = torch.randperm(images[0, 0].numel(), generator=torch.Generator().manual_seed(0))
-
-    def shuffle(x: Tensor) -> Tensor:
-        return x.flatten(2)[..., order.to(x.device)].view_as(x)
-
-    other = logit_change(before, before[:1].expand_as(before), predictor.kind)
-    shuffled = logit_change(before, predict_logits(predictor, images, shuffle), predictor.kind)
-    return (
-        Control("an inverted quadrant breaks the invariance", broken, threshold),
-        Control("different images, different outputs", other, threshold),
-        Control("shuffled pixels, another output", shuffled, threshold),
-    )
-
-
-def invert_quadrant(images: Images) -> Images:
-    """Replace f by 1 − f in the upper left quarter, which no rotation and no flip preserves."""
-    rows, cols = images.shape[-2] // 2, images.shape[-1] // 2
-    inverted = images.clone()
-    inverted[..., :rows, :cols] = 1 - images[..., :rows, :cols]
-    return inverted

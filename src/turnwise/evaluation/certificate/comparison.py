@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.data.targets import TargetKind, make_kind
+from turnwise.data.targets.masks import Masks
 from turnwise.errors import require
 from turnwise.groups.equivariance import ratio
 from turnwise.inference.exported import FileModel
@@ -15,18 +16,28 @@ from turnwise.inference.loading import hash_weights as hash_weights
 from turnwise.inference.predictor import PRECISIONS, Predictor, Transform
 
 Images = Float[Tensor, "image channel row col"]
-Logits = Float[Tensor, "image num_classes"]
+Logits = Float[Tensor, "image num_classes *pixels"]
 
 
 def predict_logits(
-    predictor: Predictor, images: Images, transform: Transform | None = None
+    predictor: Predictor,
+    images: Images,
+    transform: Transform | None = None,
+    back: Transform | None = None,
 ) -> Logits:
-    """Return the logits in float64, one row for each image."""
+    """Return the logits in float64: one row for each image, or one map.
+
+    `back` undoes on maps what `transform` does to images: a map h⁻¹Φ(h f) over the image itself
+    must not change, as the logits of a classifier must not.
+    """
     logits = predictor.logits(images, transform)
+    if logits.ndim == 4 and isinstance(predictor.kind, Masks):
+        return logits if back is None else back(logits)
     require(
         logits.ndim == 2,
-        f"the model returns shape {tuple(logits.shape)} for {len(images)} images; a classifier "
-        "that can be certified returns one row of logits for each image, (image, class).",
+        f"the model returns shape {tuple(logits.shape)} for {len(images)} images; a model that can "
+        "be certified returns one row of logits for each image, (image, class), or one map, "
+        "(image, class, row, col).",
     )
     return logits
 
