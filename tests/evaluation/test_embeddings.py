@@ -12,6 +12,7 @@ from turnwise.evaluation.embeddings import (
     neighbour_overlap,
     self_recall,
 )
+from turnwise.inference.backbones import open_backbone
 from turnwise.models.embedding import Embedding
 from turnwise.models.orbits import orbit
 
@@ -91,3 +92,26 @@ def test_passes_are_counted_inside_wrappers():
 def test_impossible_measurements_are_refused(group, count, message):
     with pytest.raises(InputError, match=message):
         measure_routes(backbone(), group, IMAGES[:count])
+
+
+def holds(model, images):
+    found = {check.route: check.holds for check in measure_routes(model, "D4", images)}
+    return found["orbit D4, mean"], found["backbone"]
+
+
+def test_a_vit_of_transformers_holds_with_the_orbit_only():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        image_size=16, patch_size=4,
+    )  # fmt: skip
+    vit = Embedding(transformers.ViTModel(config)).eval()
+    assert holds(vit, torch.rand(12, 3, 16, 16)) == (True, False)
+
+
+def test_a_file_of_torch_export_holds_with_the_orbit_only(tmp_path):
+    """In float32, its only precision."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.Tanh()).eval()
+    torch.export.save(torch.export.export(network, (IMAGES[:2],)), tmp_path / "net.pt2")
+    model = open_backbone(str(tmp_path / "net.pt2")).model
+    assert holds(Embedding(model), IMAGES) == (True, False)

@@ -104,7 +104,8 @@ def measure_routes(
 def _measure(
     name: str, model: nn.Module, group: PlanarGroup, images: Images, precision: str, batch: int
 ) -> RouteCheck:
-    predictor = Predictor(model, ("logits",), batch_size=batch, precision=precision)
+    wider = precision if precision == "float64" else None  # a file has its own precision
+    predictor = Predictor(model, ("logits",), batch_size=batch, precision=wider)
     with count_images(predictor.model) as counted:
         before = predictor.logits(images)
     elements = [g for g in group.grid_elements() if g != 0]
