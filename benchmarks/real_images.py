@@ -60,8 +60,8 @@ NARROW = {"widths": [64, 128, 256, 256], "dropout": 0.2}
 META = {"layer_scale": 0.1, "drop_path": 0.1}
 # name: the model, its options, and those for images of at least so many pixels
 MODELS: dict[str, tuple[str, dict[str, Any], dict[int, dict[str, Any]]]] = {
-    "flagship small": ("turnwise_vit_small", {}, {64: {"patch": 8, "kernels": [5, 5, 5, 5, 3]}}),
-    "flagship tiny": ("turnwise_vit_tiny", {}, {64: {"patch": 8, "kernels": [5, 5, 5, 5, 3]}}),
+    "flagship small": ("turnwise_vit_small", {"head_dropout": 0.2}, {}),
+    "flagship tiny": ("turnwise_vit_tiny", {"head_dropout": 0.2}, {}),
     "group ResNet": (
         "roto_resnet18", {"stem": "small", "oriented": 3, **WIDE},
         {96: NARROW, 128: {"stem": "large"}},
