@@ -26,9 +26,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 PICTURES = DOCS / "gallery"
 WIDTH, COLOURS = 640, 255  # of the pictures on the page
 LIMIT = 600_000  # bytes of all pictures together
-BOTH = "turnwise-demo/equivariant turnwise-demo/ordinary"
+BOTH = "turnwise-demo/equivariant turnwise-demo/baseline"
 SMALL = "heads=2 width=8 'widths=[[8],[8]]' 'crops=[[2],[1]]'"
-TRAIN = "turnwise demo --epochs 6"
+TRAIN = "turnwise demo --data digits --seconds 20"
 ENTRIES = {
     "film": (f"turnwise show film {BOTH} --angles 18 --output film.gif",
              "A picture turns; beside it the probability of each class, the right one in blue."),
@@ -51,9 +51,9 @@ ENTRIES = {
                  "How far the scores move off the grid: pixels interpolated, or drawn anew."),
     "curves": (f"turnwise show curves {BOTH} --output curves.png",
                "Training, and a table on the terminal."),
-    "confusion": ("turnwise show confusion turnwise-demo/ordinary --output confusion.png",
+    "confusion": ("turnwise show confusion turnwise-demo/baseline --output confusion.png",
                   "Which classes are confused, upright and turned by 90°."),
-    "worst": ("turnwise show worst turnwise-demo/ordinary --output worst.png",
+    "worst": ("turnwise show worst turnwise-demo/baseline --output worst.png",
               "The pictures that fall deepest when they turn."),
     "report": (f"turnwise report {BOTH} --output report.html",
                "One page that needs nothing else: turn the picture by the slider, shift it by "

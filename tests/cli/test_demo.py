@@ -7,7 +7,7 @@ import json
 import pytest
 
 import turnwise as library
-from turnwise.cli.demo import demo_recipe, remove_earlier_demo
+from turnwise.cli.demo import COMPARISONS, remove_earlier_demo, timed_recipe
 from turnwise.cli.main import main
 from turnwise.errors import InputError
 from turnwise.runs.run import Run
@@ -18,7 +18,7 @@ def demo(tmp_path_factory):
     """Return the folder, the exit status and the output of one short demo."""
     folder, output = tmp_path_factory.mktemp("demo") / "new" / "page", io.StringIO()
     with contextlib.redirect_stdout(output):
-        status = main(["demo", "--epochs", "1", "--output", str(folder)])
+        status = main(["demo", "--seconds", "0.1", "--output", str(folder)])
     return folder, status, output.getvalue()
 
 
@@ -33,10 +33,10 @@ def test_a_page_is_written(demo):
     page = (folder / "index.html").read_text()
     assert status == 0
     assert f"open the page: {folder.resolve() / 'index.html'}" in output
-    assert "turnwise demo --epochs 1" in page
+    assert "turnwise demo --data tiles --seconds 0.1" in page
+    assert "Test images that both models classify correctly upright" in page
     assert "equivariant" in page
     assert "baseline" in page
-    assert "turnwise_vit_nano.rotmnist was trained on rotated MNIST digits" in page
     assert "http://" not in page and "https://" not in page
 
 
@@ -51,7 +51,7 @@ def test_control_the_baseline_has_several(demo):
 
 
 def test_both_models_are_ordinary_runs(demo):
-    for name, model in (("equivariant", "orbit_vit"), ("baseline", "vit")):
+    for name, model in (("equivariant", "roto_resnet18"), ("baseline", "resnet18")):
         run = demo[0] / name
         assert json.loads((run / "test.json").read_text())["times_evaluated"] == 1
         assert library.load(run).config.name == model
@@ -59,32 +59,52 @@ def test_both_models_are_ordinary_runs(demo):
 
 def test_the_results_are_printed(demo):
     output = demo[2]
-    assert "the equivariant model: " in output and ", invariant under C4" in output
-    assert "the baseline model: " in output and ", NOT invariant under C4" in output
+    assert "the equivariant model: " in output and ", invariant under D4" in output
+    assert "the baseline model: " in output and ", NOT invariant under D4" in output
 
 
 def test_the_verdicts_are_on_the_page(demo):
     page = (demo[0] / "index.html").read_text()
-    assert page.count("NOT INVARIANT under C4") == 1
-    assert page.count("INVARIANT under C4") == 2
+    assert page.count("NOT INVARIANT under D4") == 1
+    assert page.count("INVARIANT under D4") == 2
 
 
-def test_the_two_recipes_differ_only_in_the_orbit():
-    orbit, baseline = demo_recipe("orbit_vit", 3).plain(), demo_recipe("vit", 3).plain()
-    shared = {key: orbit["model"][key] for key in baseline["model"]}
-    assert {**orbit, "model": {**shared, "name": "vit"}} == baseline
-    assert orbit["trainer"]["max_epochs"] == 3
+@pytest.mark.parametrize("data", COMPARISONS)
+def test_the_two_recipes_differ_only_in_the_symmetry(data):
+    comparison = COMPARISONS[data]
+    equivariant, baseline = (
+        comparison.recipe(data, name, 3).plain() for name in ("equivariant", "baseline")
+    )
+    name = baseline["model"].pop("name")
+    symmetry = {"name", "roto", "oriented", "combine", "base_group", "chunk", "mask", "tune"}
+    assert equivariant["model"].pop("name").endswith(name)
+    shared = baseline["model"].keys() - symmetry
+    assert {"group", "widths" if data == "tiles" else "width"} <= shared
+    for key in shared:
+        assert equivariant["model"][key] == baseline["model"][key]
+    del equivariant["model"], baseline["model"]
+    assert equivariant == baseline
 
 
-@pytest.mark.parametrize("epochs", [0, -3])
-def test_at_least_one_epoch_is_required(refused, epochs, empty_folder):
-    assert f"--epochs {epochs} must be at least 1." in refused("demo", "--epochs", epochs)
+def test_more_time_gives_more_epochs():
+    comparison, dataset = COMPARISONS["digits"], library.data.load_dataset("digits")
+    few, many = (
+        timed_recipe(comparison, "digits", "baseline", dataset, seconds).trainer.max_epochs
+        for seconds in (0.01, 60.0)
+    )
+    assert few == 1
+    assert many > 2
+
+
+@pytest.mark.parametrize("seconds", [0, -3])
+def test_a_positive_time_is_required(refused, seconds, empty_folder):
+    assert f"--seconds {seconds} must be above 0" in refused("demo", "--seconds", seconds)
     assert not (empty_folder / "turnwise-demo").exists()
 
 
 def test_an_output_that_cannot_be_written_is_refused(refused, empty_folder):
     (empty_folder / "file").touch()
-    error = refused("demo", "--epochs", 1, "--output", "file/demo")
+    error = refused("demo", "--seconds", 0.1, "--output", "file/demo")
     assert "cannot write file/demo" in error
 
 
@@ -98,7 +118,7 @@ def test_a_folder_that_is_no_earlier_demo_is_not_removed(tmp_path):
 
 def test_an_earlier_demo_is_replaced(tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "environment.json").write_text('{"command": "turnwise demo --epochs 1"}')
+    (tmp_path / "run" / "environment.json").write_text('{"command": "turnwise demo --seconds 1"}')
     remove_earlier_demo(Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     remove_earlier_demo(Run(tmp_path / "run"))  # a missing folder is no error

@@ -1,5 +1,7 @@
 """Models are loaded from folders and by name; views transform images as they say."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -8,8 +10,8 @@ from turnwise.errors import InputError
 from turnwise.groups import act_on_image
 from turnwise.models import create_model, save
 from turnwise.reports.loaded_models import (
+    least_stable,
     load_models,
-    recognised_by_all,
     recognised_example,
     require_comparable,
     rotated_views,
@@ -103,12 +105,23 @@ class AlwaysOne(nn.Module):
         return torch.eye(4)[1].repeat(len(images), 1)
 
 
-def test_examples_are_the_first_of_their_class_that_all_models_recognise(quadrant):
-    """The second model always predicts 1; both are correct for images 1 and 5, of one class."""
-    twice = quadrant.examples.take(torch.tensor([0, 1, 2, 3, 0, 1]))
-    models = [quadrant.model, AlwaysOne()]
-    assert recognised_by_all(models[:1], twice, [2, 0]).tolist() == [2, 0]
-    assert recognised_by_all(models, twice, [2, 1, 0]).tolist() == [1]
+def test_the_least_stable_image_of_each_class_is_chosen(quadrant):
+    """A model that is right only for images that are not rotated: every rotation changes it."""
+    examples = quadrant.examples.take(torch.tensor([0, 1, 2, 3, 0, 1]))
+    chosen = least_stable([quadrant], examples, 2, 4)
+    assert len(chosen) == 2
+    assert len(chosen.labels.unique()) == 2
+    predicted = quadrant.predictor.probabilities(chosen.images).argmax(-1)
+    assert predicted.tolist() == chosen.labels.tolist()
+
+
+def test_images_that_some_model_gets_wrong_are_not_chosen(quadrant):
+    """The second model always predicts 1, which is right for images 1 and 5 only."""
+    examples = quadrant.examples.take(torch.tensor([0, 1, 2, 3, 0, 1]))
+    always = replace(quadrant, model=AlwaysOne())
+    assert least_stable([quadrant, always], examples, 3, 4).labels.tolist() == [1]
+    examples.labels[:] = torch.tensor([1, 2, 3, 0, 1, 2])  # every prediction is wrong
+    assert len(least_stable([quadrant], examples, 3, 4)) == 3
 
 
 def test_rotations_by_90_degrees_are_exact():

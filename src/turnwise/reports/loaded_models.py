@@ -6,12 +6,13 @@ shifts by whole pixels are exact; other angles are interpolated.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from turnwise.data import Dataset, Examples, load_dataset
@@ -118,13 +119,35 @@ def recognised_example(models: Sequence[LoadedModel]) -> int:
     return int(numbers[correct][0]) if correct.any() else middle
 
 
-def recognised_by_all(
-    models: Iterable[nn.Module], examples: Examples, classes: Sequence[int]
-) -> Int64[Tensor, " chosen"]:
-    """Return the first example of each class that all models classify correctly when upright."""
-    correct = _all_correct(models, examples)
-    found = [(correct & (examples.labels == label)).nonzero()[:1, 0] for label in classes]
-    return torch.cat(found)
+def least_stable(
+    models: Sequence[LoadedModel], examples: Examples, count: int, angles: int
+) -> Examples:
+    """Return images of different classes for which the last model's predictions vary most.
+
+    All models classify them correctly upright.  Where none of a class is, it is left out; where
+    that leaves no image at all, the first ones are returned.
+
+    Args:
+        models: the model of interest is the last one.
+        examples: to choose from.
+        count: the number of classes, in order of how much the predictions vary.
+        angles: over 360 degrees, at which the last model predicts.
+    """
+    last = models[-1]
+    correct = _all_correct((model.model for model in models), examples)
+    changes = torch.zeros(len(examples))
+    for number in range(1, angles):
+        rotate = partial(rotate_image, degrees=360 * number / angles, fill=last.fill)
+        predicted = last.predictor.probabilities(examples.images, rotate).argmax(-1)
+        changes += predicted != examples.labels
+    changes = changes.masked_fill(~correct, -1)
+    best = [
+        int(of_class[changes[of_class].argmax()])
+        for label in examples.labels.unique()
+        for of_class in [(examples.labels == label).nonzero()[:, 0]]
+    ]
+    best = sorted((i for i in best if correct[i]), key=lambda i: -changes[i])[:count]
+    return examples.take(torch.tensor(best or list(range(min(count, len(examples))))))
 
 
 def rotated_views(image: Pixels, angles: Sequence[float], fill: str) -> Views:
