@@ -281,7 +281,7 @@ def test_an_incomplete_run_leaves_no_files(refused, plain, empty_folder):
     half = shutil.copytree(plain, empty_folder / "half")
     (half / "environment.json").unlink()
     error = refused("orbit", half, "--output", "new")
-    assert "environment.json cannot be read" in error
+    assert "environment.json" in error
     assert not (empty_folder / "new").exists()
 
 
