@@ -85,8 +85,6 @@ def train(args: argparse.Namespace) -> int:
 
     def on_start(run: "Run") -> None:
         started.append(run)
-        if is_first and recipe.data.fill == "auto":
-            note(fill_note(run.recipe.data.fill))
         if is_first and sys.stderr.isatty():
             note(f"the run is in {run.path}")
 
@@ -99,6 +97,8 @@ def train(args: argparse.Namespace) -> int:
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(*stop.args, *_how_to_continue(started, args.data_dir)) from None
     if is_first:
+        if recipe.data.fill == "auto":
+            note(fill_note(run.recipe.data.fill))
         if args.minutes is not None:
             print(f"the recipe is {run.recipe_file}; with it the training can be repeated")
         print(f"the run is in {run.path}; test it with: turnwise test {shlex.quote(str(run.path))}")
