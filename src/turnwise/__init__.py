@@ -19,7 +19,8 @@ _MODULES = {
     "equivariance_error": "turnwise.groups",
     "equivariance_errors": "turnwise.groups",
     "create_model": "turnwise.models",
-    "from_pretrained": "turnwise.models",
+    "from_pretrained": "turnwise.deploy.hub",
+    "push_to_hub": "turnwise.deploy.hub",
     "list_models": "turnwise.models",
     "load": "turnwise.models",
     "orbit": "turnwise.models",
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from turnwise import layers as layers
     from turnwise.data import load_dataset as load_dataset
     from turnwise.deploy.export import export as export
+    from turnwise.deploy.hub import from_pretrained as from_pretrained
+    from turnwise.deploy.hub import push_to_hub as push_to_hub
     from turnwise.errors import InputError as InputError
     from turnwise.evaluation import certify as certify
     from turnwise.groups import PlanarGroup as PlanarGroup
@@ -61,7 +64,6 @@ if TYPE_CHECKING:
     from turnwise.groups import equivariance_errors as equivariance_errors
     from turnwise.inference.predictor import Predictor as Predictor
     from turnwise.models import create_model as create_model
-    from turnwise.models import from_pretrained as from_pretrained
     from turnwise.models import list_models as list_models
     from turnwise.models import load as load
     from turnwise.models import orbit as orbit

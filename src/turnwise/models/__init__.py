@@ -23,6 +23,5 @@ from turnwise.models.registry import describe_options as describe_options
 from turnwise.models.registry import list_models as list_models
 from turnwise.models.registry import model_options as model_options
 from turnwise.models.registry import register as register
-from turnwise.models.storage import from_pretrained as from_pretrained
 from turnwise.models.storage import load as load
 from turnwise.models.storage import save as save

@@ -106,9 +106,6 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
     return model.eval()
 
 
-from_pretrained = load
-
-
 def find_model(folder: str | os.PathLike[str]) -> Path:
     """Return the folder itself, the model folder of a run, or that of pretrained weights."""
     folder = pretrained_folder(folder) or Path(folder)
