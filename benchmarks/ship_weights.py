@@ -1,4 +1,4 @@
-"""Put the weights of a trained run into the package, with a card made from the record of its runs.
+"""Put the weights of a trained run into turnwise_weights, with a card made from its record.
 
     python benchmarks/ship_weights.py runs/RECIPE --name turnwise_vit_nano.rotmnist
     python benchmarks/ship_weights.py             (make all pages and the table in docs anew)
@@ -218,8 +218,10 @@ def ship(args: argparse.Namespace) -> Path:
     stored: dict[str, Any] = {"precision": "float32"}
     if not args.float32:
         stored = stored_in_half(model, run, args.data_dir)
-    shelf.ROOT.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=shelf.ROOT, prefix=".") as beside:
+    if not place.exists():  # new weights go into the second wheel
+        place = next(iter(shelf.MORE), shelf.ROOT) / args.name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as beside:
         folder = save(model, Path(beside) / "whole")
         require_room(args.name, (folder / WEIGHTS).stat().st_size)
         card = make_card(args.name, folder, run, record, stored)

@@ -84,6 +84,7 @@ def made(tmp_path_factory):
 def runs(made, tmp_path, monkeypatch, script):
     """Return a copy of the runs; there are no pretrained weights, and work is in another folder."""
     monkeypatch.setattr(pretrained, "ROOT", tmp_path / "weights")
+    monkeypatch.setattr(pretrained, "MORE", ())
     page = tmp_path / "weights.md"
     page.write_text(script.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(script, "PAGE", page)

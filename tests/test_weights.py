@@ -2,6 +2,8 @@
 
 import hashlib
 import re
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from records import read_records
 import turnwise
 from turnwise.data.catalogue import entry
 from turnwise.groups import assert_equivariant
-from turnwise.models.weights import list_pretrained, read_card, weights_folder
+from turnwise.models import weights as pretrained
+from turnwise.models.weights import CHECKOUT, ROOT, list_pretrained, read_card, weights_folder
 from turnwise.reports.model_card import card_page, seed_figures
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -33,6 +36,32 @@ def test_the_documented_weights_exist():
     small = {"fashionmnist", "fashionmnist_rotated", "rotmnist"}
     documented |= {f"turnwise_vit_small.{data}" for data in small}
     assert documented <= set(list_pretrained())
+
+
+def test_only_the_small_set_is_in_the_package():
+    """The wheel of turnwise is under the MIT licence, and small."""
+    inside = [path.parent for path in ROOT.glob("*/card.json")]
+    assert [path.name for path in inside] == ["turnwise_vit_nano.rotmnist"]
+    assert read_card(inside[0])["licence"] == "MIT"
+
+
+def test_the_metadata_of_the_second_wheel_states_every_licence():
+    project = tomllib.loads((CHECKOUT.parents[1] / "pyproject.toml").read_text())["project"]
+    cards = [read_card(path.parent) for path in CHECKOUT.glob("*/card.json")]
+    spelled = {card["licence"].replace("CC BY", "CC-BY").replace(" ", "-") for card in cards}
+    assert spelled == set(project["license"].split(" AND "))
+
+
+def test_installed_weights_are_found(tmp_path, monkeypatch):
+    package = tmp_path / "turnwise_weights"
+    shutil.copytree(ROOT / "turnwise_vit_nano.rotmnist", package / "turnwise_vit_nano.other")
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert pretrained.find_more() == (package,)
+    monkeypatch.setattr(pretrained, "MORE", pretrained.find_more())
+    assert "turnwise_vit_nano.other" in list_pretrained()
+    with pytest.raises(turnwise.InputError, match=r"turnwise_vit_nano.other"):
+        turnwise.load("turnwise_vit_nano.absent")
 
 
 def test_they_classify_rotated_digits():

@@ -21,6 +21,7 @@ def folder_of_weights(tmp_path, monkeypatch):
     """Return a folder with one set of pretrained weights, and work in another one."""
     root = tmp_path / "weights"
     monkeypatch.setattr(pretrained, "ROOT", root)
+    monkeypatch.setattr(pretrained, "MORE", ())
     model = turnwise.create_model("orbit_vit", group="D4", **SMALL)
     folder = turnwise.save(model, root / NAME, classes=["a", "b", "c"])
     config = read_config(folder)
@@ -36,8 +37,10 @@ def folder_of_weights(tmp_path, monkeypatch):
 
 def test_an_empty_or_missing_folder_has_no_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "ROOT", tmp_path)
+    monkeypatch.setattr(pretrained, "MORE", ())
     assert list_pretrained() == []
     monkeypatch.setattr(pretrained, "ROOT", tmp_path / "nowhere")
+    monkeypatch.setattr(pretrained, "MORE", ())
     assert list_pretrained() == []
 
 
@@ -158,6 +161,7 @@ def put(name, **options):
 def nano(tmp_path, monkeypatch):
     """Return the model whose weights are the only pretrained ones."""
     monkeypatch.setattr(pretrained, "ROOT", tmp_path / "weights")
+    monkeypatch.setattr(pretrained, "MORE", ())
     return put("turnwise_vit_nano.rotmnist", **NANO)
 
 
@@ -242,6 +246,7 @@ def test_a_model_with_a_new_classifier_is_saved_and_loaded(nano, tmp_path):
 
 def test_an_orbit_replaces_the_classifier_inside(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "ROOT", tmp_path / "weights")
+    monkeypatch.setattr(pretrained, "MORE", ())
     small = {"width": 16, "depth": 1, "heads": 2, "image_size": 8}
     old = put("orbit_vit.letters", group="D4", num_classes=3, **small)
     new = turnwise.create_model("orbit_vit.letters", num_classes=5)
@@ -297,5 +302,6 @@ def test_weights_that_do_not_exist_are_refused(nano, name, pretrained, words):
 
 def test_the_error_where_there_are_no_weights_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrained, "ROOT", tmp_path / "nowhere")
+    monkeypatch.setattr(pretrained, "MORE", ())
     with pytest.raises(InputError, match=r"of 'vit' \(of others: none\); train the"):
         turnwise.create_model("vit", pretrained=True)

@@ -119,6 +119,7 @@ def test_images_that_were_not_rotated_have_no_angles():
 
 def test_cards_are_found_by_name_and_by_model(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "ROOT", tmp_path)
+    monkeypatch.setattr(weights, "MORE", ())
     assert pretrained_cards() == []
     (tmp_path / CARD["name"]).mkdir()
     (tmp_path / CARD["name"] / "card.json").write_text(json.dumps(CARD))

@@ -1,4 +1,7 @@
-"""Pretrained weights that are installed with the package: which there are, and their cards.
+"""Pretrained weights that are installed: which there are, and their cards.
+
+One small set is in this package; the others are in the package turnwise_weights, a wheel of its own
+built from the folder weights/ of the repository.
 
     weights/MODEL.DATA/   a model folder (models/storage.py), such as turnwise_vit_nano.rotmnist
         card.json         where the weights come from, what was measured, their hash
@@ -10,6 +13,7 @@
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from turnwise.options import to_plain
 from turnwise.parsing import read_json
 
 ROOT = Path(__file__).parents[1] / "weights"
+CHECKOUT = Path(__file__).parents[3] / "weights" / "src" / "turnwise_weights"
 CARD, PAGE, FORMAT = "card.json", "card.md", 1
 # what a card states of a model, and config.json beside it must state as well
 DESCRIBED = ("name", "options", "classes", "sha256")
@@ -39,16 +44,27 @@ REMEDY = "reinstall turnwise"
 USUAL = "rotmnist"  # what pretrained=True means where a model has several weights
 
 
+def find_more() -> tuple[Path, ...]:
+    """Return the folder of turnwise_weights, as installed or else in the checkout."""
+    spec = find_spec("turnwise_weights")
+    if spec is not None and spec.origin is not None:
+        return (Path(spec.origin).parent,)
+    return (CHECKOUT,) if CHECKOUT.is_dir() else ()
+
+
+MORE = find_more()
+
+
 def list_pretrained(pattern: str = "*") -> list[str]:
     """Return the names, MODEL.DATA, of all pretrained weights that match `pattern`."""
-    folders = ROOT.iterdir() if ROOT.is_dir() else ()
-    found = (f.name for f in folders if f.is_dir() and not f.name.startswith("."))
+    folders = [f for root in (ROOT, *MORE) if root.is_dir() for f in root.iterdir()]
+    found = {f.name for f in folders if f.is_dir() and not f.name.startswith(".")}
     return sorted(name for name in found if "." in name and fnmatchcase(name, pattern))
 
 
 def weights_folder(name: str) -> Path:
     """Return the folder of the pretrained weights called `name`."""
-    return ROOT / name
+    return next((root / name for root in MORE if (root / name).is_dir()), ROOT / name)
 
 
 def pretrained_folder(target: str | os.PathLike[str]) -> Path | None:
@@ -84,7 +100,7 @@ def require_as_described(folder: Path, config: Mapping[str, Any]) -> None:
 
     The configuration holds the hash of the weights, so the card vouches for both.
     """
-    if folder.parent != ROOT:
+    if folder.parent not in (ROOT, *MORE):
         return
     described = read_card(folder)["model"]
     require(isinstance(described, dict), f"{folder / CARD} describes no model; {REMEDY}.")

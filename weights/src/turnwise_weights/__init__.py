@@ -1,0 +1,1 @@
+"""Pretrained weights for turnwise, one folder each; turnwise finds them when this is installed."""
