@@ -31,6 +31,10 @@ def small():
     return model
 
 
+def etag(content):
+    return hashlib.sha1(content).hexdigest()
+
+
 class Hub(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     files, seen = {}, []
@@ -69,6 +73,10 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.seen.append(self.path)
+        if "/tree/" in self.path:
+            self.reply([{"type": "file", "path": name, "size": len(content), "oid": etag(content)}
+                        for name, content in self.files.items()])  # fmt: skip
+            return
         if self.path.startswith("/api/models/me/small"):
             siblings = [{"rfilename": name} for name in self.files]
             self.reply({"id": "me/small", "sha": SHA, "private": False, "tags": [],
@@ -78,7 +86,7 @@ class Hub(BaseHTTPRequestHandler):
         if content is None:
             self.reply(None)
         else:
-            self.reply(content, ETag=f'"{hashlib.sha256(content).hexdigest()}"')
+            self.reply(content, ETag=f'"{etag(content)}"')
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -45,7 +45,7 @@ def from_pretrained(name: str | os.PathLike[str], revision: str | None = None) -
         folder = hub.snapshot_download(
             text, revision=revision, allow_patterns=[CONFIG, WEIGHTS]
         )  # fmt: skip
-    except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+    except Exception as error:  # of the network, the cache or the Hub
         raise InputError(
             f"{text} is no folder, and no model of the Hub that can be read ({_first_line(error)})."
         ) from error
@@ -81,7 +81,7 @@ def push_to_hub(
             commit = hub.upload_folder(
                 repo_id=repository, folder_path=folder, commit_message="Upload a Turnwise model"
             )
-        except (OSError, ValueError, hub.errors.HfHubHTTPError) as error:
+        except Exception as error:  # of the network or the Hub
             raise InputError(f"cannot upload to {repository}: {_first_line(error)}.") from error
     return str(commit.repo_url)
 
@@ -147,13 +147,11 @@ def _scores(run: Run) -> dict[str, str]:
 
 def _hub() -> Any:
     try:
-        hub = import_module("huggingface_hub")
-        import_module("huggingface_hub.errors")
+        return import_module("huggingface_hub")
     except ImportError as error:
         raise InputError(
             "the Hub needs the package huggingface_hub; install it with pip install turnwise[hub]."
         ) from error
-    return hub
 
 
 def _first_line(error: Exception) -> str:
