@@ -16,7 +16,7 @@ from turnwise.inference.preparation import Preparation
 from turnwise.inference.ray_engine import run_on_ray
 from turnwise.inference.sources import ArrayImages
 
-COUNT, LOOPBACK = 60, "127.0.0.1"
+COUNT = 60
 NET = """
 import time
 from torch import nn
@@ -101,9 +101,9 @@ def main(folder, mode):
         import ray
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": LOOPBACK}
+        head = {"num_cpus": 1, "include_dashboard": False}
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        other = cluster.add_node(num_cpus=2, node_ip_address=LOOPBACK)
+        other = cluster.add_node(num_cpus=2)
         cluster.wait_for_nodes()
         ray.init(address=cluster.address, log_to_driver=False)
     for count in run_on_ray(work, range(work.job.parts), actors=3):
