@@ -43,6 +43,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="of float64, float32, bfloat16, float16 (default: float64,float32)")  # fmt: skip
     add("--against", default="", metavar="TARGET",
         help="the model that a file was exported from; the predictions must agree")  # fmt: skip
+    add("--fresh", type=int, default=16, metavar="N",
+        help="measure N random images of a new, printed seed, too (default: 16)")  # fmt: skip
+    add(
+        "--thorough",
+        action="store_true",
+        help="also measure training mode, torch.compile, bfloat16, 512 random images, more sizes",
+    )
     add("--no-layers", action="store_true", help="do not measure layer by layer")
     add("--chunk", type=int, default=64, help="images per forward pass (default: 64)")
     add("--seed", type=int, default=0, help="draws the weights of an untrained model (default: 0)")
@@ -60,7 +67,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def certify(args: argparse.Namespace) -> int:
     """Measure whether a model is invariant under a group. The certificate covers float64 and
-    float32, has negative controls, and shows at which layer an error enters. It is written as JSON
+    float32, single images, random images and other sizes, has negative controls, shows at which
+    layer an error enters, and says what was not tested. It is written as JSON
     and as an HTML page. Exit status: 0 if the model is invariant, 1 if not."""
     from dataclasses import replace
 
@@ -107,15 +115,18 @@ def verify(args: argparse.Namespace) -> int:
     module:callable needs --target module:callable, which imports and runs that code. Exit status:
     0 if the certificate still holds, 1 if not."""
     from turnwise.evaluation.certificate.verification import verify as verify_certificate
+    from turnwise.reports.pages.certificate import certificate_text
 
     found = verify_certificate(
         args.certificate, target=args.target, against=args.against, data_dir=args.data_dir,
         device=chosen_device(args.device), progress=sys.stderr.isatty(),
     )  # fmt: skip
-    before = found.before
+    before, now = found.before, found.now
+    print(certificate_text(now))
     print(
-        f"{before.target} under {before.claim}, certified {before.date} with turnwise "
-        f"{before.versions.get('turnwise', '?')}, torch {before.versions.get('torch', '?')}"
+        f"measured again above; the file says that {before.target} was certified {before.date} "
+        f"with turnwise {before.versions.get('turnwise', '?')}, torch "
+        f"{before.versions.get('torch', '?')}"
     )
     for objection in found.objections:
         print(f"- {objection}")
@@ -135,7 +146,8 @@ def _request(args: argparse.Namespace, group: str) -> "Request":
         images=args.images, data=args.data, size=args.size, channels=args.channels,
         angles=args.angles, shifts=args.shifts, sizes=sizes,
         precisions=tuple(name for name in args.precisions.split(",") if name),
-        layers=not args.no_layers, chunk=args.chunk, against=args.against,
+        layers=not args.no_layers, chunk=args.chunk, against=args.against, fresh=args.fresh,
+        thorough=args.thorough,
         fill=args.fill,
     )  # fmt: skip
 

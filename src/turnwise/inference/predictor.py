@@ -46,7 +46,7 @@ class Predictor:
             them) and "embedding" (the pooled features before the classifier, which needs a model
             with `forward_features` and `forward_head`).
         batch_size: images per forward pass, which bounds the memory.
-        precision: run a copy of the model in this precision instead of the model itself.
+        precision: run the model in this precision: a copy, unless it has this precision itself.
 
     Call it with a dictionary of columns: it replaces the column "image" by the outputs, as NumPy
     arrays.  Images are uint8, or floating-point numbers in [0, 1], of shape (image, channel, row,
@@ -73,7 +73,7 @@ class Predictor:
         fixed = model.precision if isinstance(model, FileModel) else None
         if precision is not None and fixed is None:
             require_known(precision, PRECISIONS, "precision")
-            model = copy.deepcopy(model).to(PRECISIONS[precision])
+            model = in_precision(model, PRECISIONS[precision])
         require(
             precision is None or fixed in (None, precision),
             f"the model computes in {fixed}, not in {precision}.",
@@ -201,6 +201,13 @@ class Predictor:
             predicted = self.kind.predict(logits.to(wide))
             found |= {"predictions": predicted, "probabilities": predicted}
         return {name: found[name] for name in wanted}
+
+
+def in_precision(model: nn.Module, precision: torch.dtype) -> nn.Module:
+    """Return the model itself if all its numbers have this precision, otherwise a copy."""
+    tensors = [*model.parameters(), *model.buffers()]
+    kinds = {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
+    return model if kinds == {precision} else copy.deepcopy(model).to(precision)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -8,6 +8,7 @@ images must give different outputs, and shuffled pixels must change the output.
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -137,6 +138,23 @@ class SizeCheck:
 
 
 @dataclass(frozen=True)
+class ConditionCheck:
+    """The worst error over the exact elements under a condition, or why it was not measured."""
+
+    condition: str
+    float64: float | None = None
+    float32: float | None = None
+    bfloat16: float | None = None
+    float16: float | None = None
+    refusal: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether no error was found; a condition that the model refuses counts as none."""
+        return all(within(getattr(self, name), name) for name in PRECISIONS)
+
+
+@dataclass(frozen=True)
 class WorstImage:
     """An image, the transformation that changed its probabilities most, and its two classes."""
 
@@ -186,6 +204,8 @@ class Certificate:
     data_sha256: str = ""
     request: dict[str, Any] = field(default_factory=dict)
     fill: str = "zeros"  # of the corners of rotated images; earlier certificates do not state it
+    conditions: tuple[ConditionCheck, ...] = ()
+    model: dict[str, Any] = field(default_factory=dict)  # what the weights mean
 
     @property
     def claim(self) -> str:
@@ -196,23 +216,53 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether every exact element holds, at every size, and every control passes."""
-        parts: tuple[Any, ...] = (*self.elements, *self.controls, *self.sizes)
+        """Whether every exact element holds, at every size and condition, and every control."""
+        parts: tuple[Any, ...] = (*self.elements, *self.controls, *self.sizes, *self.conditions)
         agrees = self.original is None or self.original.holds
         complete = bool(self.elements and self.controls)
         return complete and agrees and all(part.holds for part in parts)
 
     def plain(self) -> dict[str, Any]:
         """Return nested plain values, as certificate.schema.json describes them."""
-        return {"format": FORMAT, "holds": self.holds, **asdict(self)}
+        return {
+            "format": FORMAT, "holds": self.holds, "untested": list(self.untested), **asdict(self)
+        }  # fmt: skip
+
+    @property
+    def untested(self) -> tuple[str, ...]:
+        """What the certificate says nothing about, in words."""
+        measured = [c.condition for c in self.conditions if not c.refusal]
+        sizes = [str(s.size) for s in self.sizes if not s.refusal]
+        used = {p for p in PRECISIONS if any(getattr(e, p) is not None for e in self.elements)}
+        images = len_images(self.images) + sum(map(len_images, measured))
+        words = [
+            f"a fault that shows on fewer than 1 in {max(1, images // 3):,} images (95 % confidence"
+            f", {images:,} images)",
+            "image sizes other than those of the images" + "".join(f", {s}" for s in sizes),
+            *(f"{name}" for name in PRECISIONS if name not in used),
+        ]
+        possible = ("one image at a time", "training mode", "compiled by torch.compile")
+        words += [w for w in possible if not any(m.startswith(w) for m in measured)]
+        words.append("other devices, and other versions of torch")
+        if ":" in self.target or not self.model.get("options"):
+            words.append("code that behaves differently when it is not being certified")
+        return tuple(words)
 
 
+def len_images(words: str) -> int:
+    """Return the number of images in words such as "16 random images" or "digits, 32 of shape"."""
+    found = re.search(r"(\d+) (?:random images|of shape)", words)
+    return int(found[1]) if found else 0
+
+
+DERIVED = ("format", "holds", "untested")
 PARTS: dict[str, Any] = {
     "elements": ElementCheck,
     "angles": AngleCheck,
     "controls": Control,
     "transformations": TransformationCheck,
     "sizes": SizeCheck,
+    "conditions": ConditionCheck,
     "worst_images": WorstImage,
     "layers": LayerCheck,
 }
@@ -233,7 +283,12 @@ def read_certificate(path: str | Path) -> tuple[Certificate, bool]:
     plain = _upgrade(plain) if found == 2 else plain
     misfit = schema_error(plain)
     require(not misfit, f"{path} is damaged, at {misfit}; certify again.")
-    return from_plain(plain), plain["holds"]
+    certificate = from_plain(plain)
+    require(
+        plain.get("untested", list(certificate.untested)) == list(certificate.untested),
+        f"{path} is damaged: “untested” does not follow from its figures; certify again.",
+    )
+    return certificate, plain["holds"]
 
 
 def schema_error(plain: Any) -> str:
@@ -247,9 +302,9 @@ def schema_error(plain: Any) -> str:
 
 def from_plain(plain: dict[str, Any]) -> Certificate:
     """Return the certificate that `plain` was made from; it must fit the schema."""
-    values = {name: value for name, value in plain.items() if name not in ("format", "holds")}
+    values = {name: value for name, value in plain.items() if name not in DERIVED}
     for name, part in PARTS.items():
-        values[name] = tuple(part(**_numbers(entry)) for entry in values[name])
+        values[name] = tuple(part(**_numbers(entry)) for entry in values.get(name, ()))
     if values["original"] is not None:
         values["original"] = OriginalCheck(**_numbers(values["original"]))
     return Certificate(**values)

@@ -2,9 +2,10 @@
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from secrets import randbelow
 from typing import Any, TypeVar
 
 import torch
@@ -15,10 +16,11 @@ from tqdm import tqdm
 
 import turnwise
 from turnwise.data.targets import TargetKind, kind_of
-from turnwise.errors import InputError, require, require_known, require_positive
+from turnwise.errors import require, require_known, require_positive
 from turnwise.evaluation.certificate.certificate import (
     AngleCheck,
     Certificate,
+    ConditionCheck,
     ElementCheck,
     OriginalCheck,
     SizeCheck,
@@ -28,12 +30,25 @@ from turnwise.evaluation.certificate.certificate import (
 from turnwise.evaluation.certificate.comparison import (
     Decisions,
     compare_decisions,
+    describe_meaning,
     hash_images,
     hash_weights,
     logit_change,
     predict_logits,
     usable_precisions,
     with_noise,
+)
+from turnwise.evaluation.certificate.conditions import (
+    FEW,
+    THOROUGH_FRESH,
+    check_condition,
+    compiled,
+    fresh_images,
+    in_training_mode,
+    measure_worst,
+    one_at_a_time,
+    sizes_to_sweep,
+    the_model_itself,
 )
 from turnwise.evaluation.certificate.controls import acting, measure_controls
 from turnwise.evaluation.layer_trace import find_error_source, trace_layers
@@ -46,10 +61,10 @@ from turnwise.evaluation.transformations import (
 from turnwise.geometry.warps import AUTO, FILLS, choose_fill, rotate_image
 from turnwise.groups import PlanarGroup
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
+from turnwise.inference.exported import FileModel
 from turnwise.inference.predictor import PRECISIONS, Predictor, Transform
 
 WORST_IMAGES = 5
-REFUSALS = (InputError, RuntimeError, ValueError, TypeError, IndexError)
 
 Item = TypeVar("Item")
 Images = Float[Tensor, "image channel row col"]
@@ -65,6 +80,9 @@ class Scope:
     layers:      measure every layer, to find where an error enters
     chunk:       images per forward pass, which bounds the memory
     fill:        the fill mode of rotations off the grid; "auto" is inferred from the images
+    conditions:  measure one image at a time, other sizes, and the model itself beside its copy
+    fresh:       random images drawn from fresh_seed; -1 draws the seed, too
+    thorough:    also measure training mode, torch.compile, bfloat16, more images and sizes
     """
 
     shifts: int = 1
@@ -74,9 +92,15 @@ class Scope:
     chunk: int = 64
     progress: bool = False
     fill: str = AUTO
+    conditions: bool = True
+    fresh: int = 16
+    fresh_seed: int = -1
+    thorough: bool = False
 
     def __post_init__(self) -> None:
         require_positive(chunk=self.chunk)
+        require(self.fresh >= 0, f"fresh = {self.fresh} images must be 0 or more.")
+        require(-1 <= self.fresh_seed < 2**32, f"fresh_seed = {self.fresh_seed} is no seed.")
         require_known(self.fill, (AUTO, *FILLS), "fill mode")
         require(self.shifts >= 0, f"shifts = {self.shifts} must be 0 or more pixels.")
         require(
@@ -123,6 +147,8 @@ def certify(
         "a certificate needs 2 images or more, to see that different images give different "
         f"outputs; got {len(images)}.",
     )
+    if scope.fresh_seed < 0:
+        scope = replace(scope, fresh_seed=randbelow(2**32))
     measure = Measurement(model, group, images, scope)
     elements, rotated = measure.elements(), measure.angles(angles)
     transformations = measure.transformations()
@@ -145,7 +171,9 @@ def certify(
         },
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         transformations=transformations,
-        sizes=tuple(measure.size(side) for side in scope.sizes),
+        sizes=measure.sizes(),
+        conditions=measure.conditions(),
+        model=describe_meaning(model),
         worst_images=measure.worst_images(),
         layers=layers,
         error_source=find_error_source(layers, limit),
@@ -159,8 +187,10 @@ class Measurement:
     """Predict for transformed images, and keep the worst change of each image."""
 
     def __init__(self, model: nn.Module, group: PlanarGroup, images: Images, scope: Scope) -> None:
-        precisions = usable_precisions(model, scope.precisions)
-        self.group, self.images, self.scope = group, images, scope
+        wanted = (*scope.precisions, *(["bfloat16"] if scope.thorough else []))
+        precisions = usable_precisions(model, wanted)
+        self.model, self.scope = model, scope
+        self.group, self.images = group, images
         self.kind = kind_of(model)
         self.fill = choose_fill(scope.fill, images)
         self.predictors = {
@@ -217,22 +247,38 @@ class Measurement:
             checks.append(TransformationCheck(each.kind, each.meaning, change, **asdict(decisions)))
         return tuple(checks)
 
-    def size(self, side: int) -> SizeCheck:
+    def sizes(self) -> tuple[SizeCheck, ...]:
+        """Measure the sizes requested, and a few others on a few images."""
+        given = [self.size(side, self.images) for side in self.scope.sizes]
+        if not self.scope.conditions:
+            return tuple(given)
+        swept = sizes_to_sweep(self.model, self.images.shape[-1], self.scope.thorough)
+        few = self.images[:FEW]
+        return (*given, *(self.size(side, few) for side in swept if side not in self.scope.sizes))
+
+    def size(self, side: int, images: Images) -> SizeCheck:
         """Measure the exact elements on the images resampled to side × side pixels."""
-        images = F.interpolate(self.images.double(), (side, side), mode="bilinear", antialias=True)
-        try:
-            before = self._predict(images)
-            worst = dict.fromkeys(before, 0.0)
-            for g in self.group.grid_elements():
-                after = self._predict(images, *acting(self.group, g))
-                worst = {
-                    p: max(worst[p], logit_change(before[p], after[p], self.kind)) for p in after
-                }
-        except REFUSALS as error:
-            if "memory" in str(error):
-                raise
-            return SizeCheck(side, refusal=(str(error) or type(error).__name__).splitlines()[0])
-        return SizeCheck(side, **_by_precision(worst))
+        resized = F.interpolate(images.double(), (side, side), mode="bilinear", antialias=True)
+        check = check_condition("", partial(measure_worst, self.predictors, self.group, resized))
+        return SizeCheck(side, **{k: v for k, v in asdict(check).items() if k != "condition"})
+
+    def conditions(self) -> tuple[ConditionCheck, ...]:
+        """Measure where a fault could hide from batches of fixed images in eval mode."""
+        checks: list[ConditionCheck] = []
+        scope = self.scope
+        few = self.images[: 4 * FEW]
+        if scope.conditions:
+            checks.append(one_at_a_time(self.predictors, self.group, self.images, self.before))
+            start = self.finest_before[: len(few)]
+            if not isinstance(self.model, FileModel):
+                checks.append(the_model_itself(self.model, self.group, few, self.finest, start))
+        if scope.fresh:
+            count = max(scope.fresh, THOROUGH_FRESH if scope.thorough else 0)
+            seed = scope.fresh_seed
+            checks.append(fresh_images(self.predictors, self.group, self.images, count, seed))
+        if scope.thorough and not isinstance(self.model, FileModel):
+            checks += [check(self.model, self.group, few) for check in (in_training_mode, compiled)]
+        return tuple(checks)
 
     def compare_original(self, name: str, original: nn.Module) -> OriginalCheck:
         """Compare with the logits of the model that the file was exported from."""

@@ -1,7 +1,9 @@
 """Compare the logits of a model before and after the images were transformed."""
 
 import hashlib
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -9,11 +11,13 @@ from torch import Tensor, nn
 
 from turnwise.data.targets import TargetKind, make_kind
 from turnwise.data.targets.masks import Masks
-from turnwise.errors import require
+from turnwise.errors import InputError, require
 from turnwise.groups.equivariance import ratio
 from turnwise.inference.exported import FileModel
 from turnwise.inference.loading import hash_weights as hash_weights
 from turnwise.inference.predictor import PRECISIONS, Predictor, Transform
+from turnwise.models.registry import config_of
+from turnwise.options import to_plain
 
 Images = Float[Tensor, "image channel row col"]
 Logits = Float[Tensor, "image num_classes *pixels"]
@@ -92,6 +96,37 @@ def with_noise(images: Images) -> Images:
     """Return four fifths of the images plus a fifth of noise, so that no region is blank."""
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
     return 0.8 * images + 0.2 * noise.to(images)
+
+
+def describe_meaning(model: nn.Module) -> dict[str, Any]:
+    """Return what the weights mean: options, class names, preprocessing, or the code of a module.
+
+    The hash of the weights does not cover it: with other class names, or another combination of
+    views, the same weights make another model.
+    """
+    if isinstance(model, FileModel):
+        return {"preprocess": _structure(model.preprocess)}
+    meaning: dict[str, Any] = {"classes": list(getattr(model, "classes", ()))}
+    meaning["target"] = to_plain(getattr(model, "target", None))
+    try:
+        config = config_of(model)
+    except InputError:  # not made by name
+        return meaning | {"structure": _structure(model)}
+    preprocess = _structure(getattr(model, "preprocess", None))
+    return meaning | {
+        "name": config.name, "options": to_plain(dict(config.options)), "preprocess": preprocess
+    }  # fmt: skip
+
+
+def _structure(module: object) -> str:
+    """Return the printed structure of a module without addresses, and its hash if it is long."""
+    kind = type(module)
+    text = re.sub(r" at 0x[0-9a-f]+", "", f"{kind.__module__}.{kind.__qualname__}: {module!r}")
+    return text if len(text) < 300 else f"{text[:80]} …, sha256 {_sha256(text)}"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def hash_images(images: Images) -> str:

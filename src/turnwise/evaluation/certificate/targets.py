@@ -4,7 +4,8 @@ A request is everything that a certificate depends on beside the weights and the
 `turnwise verify` can measure the same again.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from secrets import randbelow
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from turnwise.inference.loading import image_shape, open_model
 from turnwise.inference.predictor import Predictor
 from turnwise.runs.run import Run
 
+EARLIER: dict[str, Any] = {"fill": "zeros", "conditions": False, "fresh": 0}  # what 0.1 measured
 DEFAULT_SIZE, DEFAULT_CHANNELS = 28, 1  # for a model that does not state them
 Images = Float[Tensor, "image channel row col"]
 
@@ -60,6 +62,10 @@ class Request:
     chunk: int = 64
     against: str = ""
     fill: str = AUTO
+    conditions: bool = True
+    fresh: int = 16
+    fresh_seed: int = -1
+    thorough: bool = False
 
     def __post_init__(self) -> None:
         require(self.images >= 2, f"images = {self.images} must be at least 2.")
@@ -73,8 +79,9 @@ class Request:
 
     def scope(self, progress: bool = False) -> Scope:
         return Scope(
-            self.shifts, self.sizes, self.precisions, self.layers, self.chunk, progress, self.fill
-        )
+            progress=progress, **{f.name: getattr(self, f.name) for f in fields(Scope)
+                                  if f.name != "progress"}
+        )  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
         """Return the request as JSON stores it."""
@@ -84,10 +91,10 @@ class Request:
 def read_request(plain: dict[str, Any]) -> Request:
     """Return the request that a certificate stores.
 
-    Before 0.2 `images` was called `pictures`, and the fill mode was always "zeros".
+    Before 0.2 `images` was called `pictures`, and less was measured.
     """
     plain = {"images" if key == "pictures" else key: value for key, value in plain.items()}
-    plain = {"fill": "zeros", **plain}
+    plain = EARLIER | plain
     known = Request("").plain()
     misfit = {"target"} - plain.keys() | plain.keys() - known.keys()
     require(not misfit, f"its request lacks or does not know {', '.join(sorted(misfit))}.")
@@ -175,6 +182,8 @@ def certify_request(
     """Certify the model as the request says; return the certificate and the images."""
     images, origin, fill = choose_images(request, model, data_dir)
     request = request if request.fill != AUTO else replace(request, fill=fill)
+    if request.fresh_seed < 0:
+        request = replace(request, fresh_seed=randbelow(2**32))
     require_predictions(request, model, images)
     original = open_original(request)
     if isinstance(model, FileModel) and original is not None:

@@ -1,26 +1,32 @@
 """Measure a certificate again: does it still hold, for the same weights on the same images?"""
 
-from dataclasses import asdict, dataclass, replace
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from turnwise.errors import InputError, require
+from turnwise.errors import InputError, require, shown
 from turnwise.evaluation.certificate.certificate import Certificate, read_certificate
 from turnwise.evaluation.certificate.targets import certify_request, open_target, read_request
 from turnwise.inference.loading import FILES, is_code
-from turnwise.inference.predictor import PRECISIONS
 from turnwise.models import list_models
 from turnwise.models.storage import find_model
 from turnwise.models.weights import pretrained_folder
+from turnwise.options import to_plain
 
-# parts of a certificate, and the fields of their entries that do not depend on the machine
-REPRODUCIBLE = {
-    "elements": ("element", "meaning", *PRECISIONS),
-    "controls": ("name",),
-    "sizes": ("size", *PRECISIONS),
-}
+# figures that may differ between machines: below the floor they are rounding
+FLOORS = {
+    "float64": 1e-12, "float32": 2e-5, "bfloat16": 2e-2, "float16": 2e-2, "agreement": 1e-9,
+    "threshold": 0.0, "degrees": 0.0,
+}  # fmt: skip
+FLOOR, RELATIVE = 1e-4, 1e-2
+COMPARED = (
+    "group", "exact_subgroup", "images", "elements", "controls", "sizes", "conditions", "angles",
+    "transformations", "worst_images", "layers", "error_source", "original", "fill",
+)  # fmt: skip
+CLAIMS = ("group", "exact_subgroup", "images", "elements", "controls", "sizes")  # of version 0.1
 
 
 @dataclass(frozen=True)
@@ -106,20 +112,28 @@ def _find_target(certificate: Path, target: str) -> str:
 def find_objections(before: Certificate, now: Certificate, stated: bool) -> list[str]:
     """Return what is wrong with a certificate; nothing if it still holds.
 
-    `stated` is the verdict in its file.
+    Every figure is compared with the one that was measured now.  `stated` is the verdict in the
+    file.
     """
     found = []
     if stated != before.holds:
         found.append("the verdict in the file does not follow from its own figures")
     if not before.holds:
         found.append(f"its figures do not show invariance under {before.claim}")
-    for name in ("group", "exact_subgroup", "images", *REPRODUCIBLE):
-        if _reproducible(before, name) != _reproducible(now, name):
-            found.append(f"“{name}” does not fit the request that the file states")
+    for name in COMPARED if before.conditions else CLAIMS:
+        old, new = to_plain(getattr(before, name)), to_plain(getattr(now, name))
+        difference = find_difference(old, new, name)
+        if difference:
+            found.append(f"“{name}” is not what was measured again: {difference}")
     if before.request.get("target") != before.target:
         found.append("“target” does not fit the request that the file states")
+    if before.versions.keys() != now.versions.keys():
+        found.append("“versions” lists other programs than a certificate does")
     if before.weights_sha256 != now.weights_sha256:
         found.append("the weights are not those that were certified")
+    meaning = find_difference(before.model, now.model, "model") if before.model else ""
+    if meaning:
+        found.append(f"the weights do not mean what they meant: {meaning}")
     if before.data_sha256 != now.data_sha256:
         found.append("the images are not those that it was measured on")
     if not now.holds:
@@ -127,16 +141,28 @@ def find_objections(before: Certificate, now: Certificate, stated: bool) -> list
     return found
 
 
-def _reproducible(certificate: Certificate, part: str) -> Any:
-    """Return what a part of a certificate is about, e.g. which elements in which precisions."""
-    value = getattr(certificate, part)
-    if part not in REPRODUCIBLE:
-        return value
-    return [
-        tuple(value if isinstance(value, (int, str)) else value is None
-              for key, value in asdict(entry).items() if key in REPRODUCIBLE[part])
-        for entry in value
-    ]  # fmt: skip
+def find_difference(old: Any, new: Any, name: str) -> str:
+    """Return the first difference of two plain values that is no rounding, in words."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [key for key in {**old, **new} if key != "refusal"]
+        found = (find_difference(old.get(key), new.get(key), key) for key in keys)
+        return next((f"{name}, {words}" for words in found if words), "")
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        found = (find_difference(a, b, f"{name}[{i}]") for i, (a, b) in pairs)
+        return next((words for words in found if words), "")
+    return "" if _is_same(old, new, name) else f"{name} was {shown(old)} and is {shown(new)}"
+
+
+def _is_same(old: Any, new: Any, name: str) -> bool:
+    """Return whether two values agree; numbers may differ by rounding."""
+    numbers = [v for v in (old, new) if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < 2 or all(isinstance(v, int) for v in numbers):
+        return bool(old == new)
+    if math.isnan(old) or math.isnan(new):
+        return math.isnan(old) and math.isnan(new)
+    floor = FLOORS.get(name, FLOOR)
+    return math.isclose(old, new, rel_tol=RELATIVE if floor > 1e-9 else 0.0, abs_tol=floor)
 
 
 def describe_failures(certificate: Certificate) -> str:
@@ -144,6 +170,7 @@ def describe_failures(certificate: Certificate) -> str:
     parts = [
         *(f"“{e.meaning}” fails" for e in certificate.elements if not e.holds),
         *(f"size {s.size} fails" for s in certificate.sizes if not s.holds),
+        *(f"“{c.condition}” fails" for c in certificate.conditions if not c.holds),
         *(f"the control “{c.name}” fails" for c in certificate.controls if not c.holds),
     ]
     original, source = certificate.original, certificate.error_source

@@ -13,6 +13,7 @@ from torch import Tensor
 from turnwise.evaluation.certificate.certificate import (
     AngleCheck,
     Certificate,
+    ConditionCheck,
     ElementCheck,
     SizeCheck,
     TransformationCheck,
@@ -69,7 +70,8 @@ class Table:
 def certificate_text(certificate: Certificate) -> str:
     """Return the certificate for the terminal: tables and the verdict."""
     tables = [
-        element_table(certificate), control_table(certificate), size_table(certificate),
+        element_table(certificate), condition_table(certificate), size_table(certificate),
+        control_table(certificate),
         angle_table(certificate), transformation_table(certificate), worst_table(certificate),
         layer_table(certificate, nearby=True),
     ]  # fmt: skip
@@ -78,6 +80,7 @@ def certificate_text(certificate: Certificate) -> str:
             f"{certificate.target} under {certificate.group}, on {certificate.images}",
             *(text_table(table.headers, table.rows) for table in tables if table.rows),
             *findings(certificate),
+            "Not tested: " + "; ".join(certificate.untested) + ".",
             verdict(certificate),
         ]
     )
@@ -92,6 +95,7 @@ def certificate_page(certificate: Certificate, images: Images) -> str:
         Section("Verdict", paragraph_html(_verdict_sentence(certificate)) + facts),
         Section("Claimed: the symmetries of the pixel grid",
                 _table_html(element_table(certificate), CLAIMED)),
+        Section("Claimed: under other conditions", _table_html(condition_table(certificate))),
         Section("Claimed: other sizes", _table_html(size_table(certificate))),
         Section("Negative controls: the output must change", controls),
         Section("Measured: any angle", _table_html(angle_table(certificate), MEASURED)),
@@ -99,6 +103,7 @@ def certificate_page(certificate: Certificate, images: Images) -> str:
                 _table_html(transformation_table(certificate))),
         Section("Worst images", _worst_html(certificate, images)),
         Section("Layer by layer", _table_html(layer_table(certificate), TRACED)),
+        Section("Not tested", paragraph_html("\n".join(certificate.untested))),
         Section("Identity", _identity_html(certificate)),
         Section("As JSON", code_html(json.dumps(_without_long_tables(certificate), indent=1))),
     ]  # fmt: skip
@@ -165,6 +170,18 @@ def size_table(certificate: Certificate) -> Table:
     return Table(["size", *used, "worst element"], rows)
 
 
+def condition_table(certificate: Certificate) -> Table:
+    used = _measured_precisions(certificate.conditions)
+    rows = [
+        [
+            c.condition, *(format_error(getattr(c, p)) for p in used),
+            f"not measured: {c.refusal}" if c.refusal else "holds" if c.holds else "FAILS",
+        ]
+        for c in certificate.conditions
+    ]  # fmt: skip
+    return Table(["condition", *used, "worst element"], rows)
+
+
 def angle_table(certificate: Certificate) -> Table:
     rows = [
         [f"{a.degrees:g}°", format_error(a.change), *_decision_cells(a)]
@@ -220,7 +237,9 @@ def _decision_cells(check: ElementCheck | AngleCheck | TransformationCheck) -> l
     ]
 
 
-def _measured_precisions(checks: Sequence[ElementCheck | SizeCheck]) -> list[str]:
+def _measured_precisions(
+    checks: Sequence[ElementCheck | SizeCheck | ConditionCheck],
+) -> list[str]:
     return [p for p in PRECISIONS if any(getattr(check, p) is not None for check in checks)]
 
 
@@ -238,6 +257,7 @@ def _verdict_sentence(certificate: Certificate) -> str:
     parts = [f"broken by: {', '.join(broken)}"] if broken else []
     parts += [f"failed negative controls: {', '.join(failed)}"] if failed else []
     parts += [f"broken at size {s.size}" for s in certificate.sizes if not s.holds]
+    parts += [f"broken: {c.condition}" for c in certificate.conditions if not c.holds]
     return f"{verdict(certificate)}; {'; '.join(parts) or 'see below'}."
 
 
