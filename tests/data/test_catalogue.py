@@ -9,7 +9,7 @@ import pytest
 
 from turnwise.data.catalogue import CATALOGUE, PATH, Download, entry, read_catalogue
 from turnwise.data.readers import all_readers, find_reader
-from turnwise.data.storage import md5_of
+from turnwise.data.storage import checksum
 from turnwise.errors import InputError
 
 NAMED = {"digits", "mnist", "fashionmnist", "rotmnist", "cifar10", "dermamnist_c", "eurosat"}
@@ -87,7 +87,7 @@ def test_no_checksum_is_used_twice():
 
 def test_the_checksum_is_that_of_the_real_file(real_data):
     download = entry("breastmnist").downloads[0]
-    assert md5_of(real_data / download.file) == download.md5
+    assert checksum(real_data / download.file, "md5") == download.md5
 
 
 def with_downloads(*downloads):
@@ -95,13 +95,13 @@ def with_downloads(*downloads):
 
 
 def test_only_the_files_of_the_requested_size_are_downloaded():
-    small, large = (Download("http://u", name, MD5, size) for name, size in (("a", 28), ("b", 64)))
+    small, large = (Download("https://u", name, MD5, size) for name, size in (("a", 28), ("b", 64)))
     assert with_downloads(small, large).downloads_of(64) == (large,)
     assert with_downloads(small, large).downloads_of(32) == ()
 
 
 def test_files_without_a_size_belong_to_every_size():
-    images, labels = (Download("http://u", name, MD5) for name in "ab")
+    images, labels = (Download("https://u", name, MD5) for name in "ab")
     assert with_downloads(images, labels).downloads_of(64) == (images, labels)
     assert with_downloads(images, labels).downloads_of() == (images, labels)
 
@@ -137,7 +137,7 @@ def test_an_entry_is_read_from_yaml(tmp_path):
         ("[a, b]", "[1, 2]", "toy must have class names that are texts"),
         ("channels: 1", "channels: 2", "toy must have 1 or 3 channels"),
         ("image_size: 28", "image_size: 28, image_sizes: [64]", "no file for its image_size = 28"),
-        ("https://", "ftp://", "is not a web address"),
+        ("https://", "http://", "is not a web address that begins with https"),
         (f"'{MD5}'", "123", "'123' is not an md5 checksum"),
     ],
 )

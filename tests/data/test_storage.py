@@ -15,10 +15,10 @@ from turnwise.data.catalogue import Download
 from turnwise.data.storage import (
     DataFolders,
     cache_folder,
+    checksum,
     data_folders,
     fetch,
     find_or_download,
-    md5_of,
     where_to_put,
 )
 from turnwise.errors import InputError
@@ -164,7 +164,7 @@ def test_a_whole_file(offer, tmp_path):
     assert path == tmp_path / "set" / "file.bin"
     assert path.read_bytes() == CONTENT
     assert [p.name for p in path.parent.iterdir()] == ["file.bin"]
-    assert md5_of(path) == MD5
+    assert checksum(path, "md5") == MD5
 
 
 def test_what_is_there_is_not_fetched_again(offer, server, tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -25,17 +26,32 @@ class Download:
         file: its path below a data folder.
         md5: its checksum, in hexadecimal.
         image_size: the size of its images, if the set is published in several sizes.
+        sha256: its checksum against malice, where one is published; md5 finds damage alone.
     """
 
     url: str
     file: str
     md5: str
     image_size: int | None = None
+    sha256: str = ""
 
     def __post_init__(self) -> None:
-        require(self.url.startswith("http"), f"{self.file}: {self.url!r} is not a web address.")
+        require(
+            is_secure(self.url),
+            f"{self.file}: {self.url!r} is not a web address that begins with https.",
+        )
         valid = re.fullmatch("[0-9a-f]{32}", self.md5) is not None
         require(valid, f"{self.file}: {self.md5!r} is not an md5 checksum.")
+        valid = re.fullmatch("([0-9a-f]{64})?", self.sha256) is not None
+        require(valid, f"{self.file}: {self.sha256!r} is not a SHA-256 checksum.")
+
+
+def is_secure(url: str) -> bool:
+    """Return whether an address is encrypted, or on this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (
+        parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
+    )
 
 
 @dataclass(frozen=True)

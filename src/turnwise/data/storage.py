@@ -15,12 +15,13 @@ import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
 from tqdm import tqdm
 
-from turnwise.data.catalogue import Download
+from turnwise.data.catalogue import Download, is_secure
 from turnwise.errors import InputError
 from turnwise.files import cannot_write
 
@@ -162,21 +163,24 @@ def _download(download: Download, path: Path, folder: Path, missing: Sequence[st
             f"could not download {path.name} from {download.url} ({reason}); "
             f"{where_to_put(missing or [download.file], folder)}."
         ) from None
-    found = md5_of(part)
-    if found != download.md5:
-        part.unlink()
-        raise InputError(
-            f"{path.name} from {download.url} is damaged: its md5 must be {download.md5} and is "
-            f"{found}, so it was removed; run again, or {where_to_put([download.file], folder)}."
-        )
+    for kind in ("md5", "sha256"):
+        wanted, found = getattr(download, kind), checksum(part, kind)
+        if wanted and found != wanted:
+            part.unlink()
+            raise InputError(
+                f"{path.name} from {download.url} is damaged: its {kind} must be {wanted} and is "
+                f"{found}, so it was removed; run again, or "
+                f"{where_to_put([download.file], folder)}."
+            )
     part.replace(path)
     return path
 
 
-def md5_of(path: Path) -> str:
-    """Return the md5 of a file, in hexadecimal: a check against damage, not against malice."""
+def checksum(path: Path, kind: str) -> str:
+    """Return the checksum of a file, in hexadecimal; md5 finds damage, but not malice."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        new = partial(hashlib.new, kind, usedforsecurity=kind != "md5")
+        return hashlib.file_digest(file, new).hexdigest()
 
 
 class _TransferError(Exception):
@@ -212,6 +216,8 @@ def _attempt(url: str, part: Path, name: str) -> None:
             raise
         return  # the server has no further bytes; the checksum decides whether the file is complete
     with response:
+        if not is_secure(response.geturl()):
+            raise _TransferError("the server led to an address that does not begin with https")
         _receive(response, part, name)
 
 

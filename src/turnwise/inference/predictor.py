@@ -140,7 +140,11 @@ class Predictor:
                 prepared, count = self._prepare(batch, transform)
                 for name, output in self._outputs(prepared, wanted, count).items():
                     found[name].append(output[: len(batch)].cpu())
-        return {name: torch.cat(parts) for name, parts in found.items()}
+        outputs_found = {name: torch.cat(parts) for name, parts in found.items()}
+        for name, values in outputs_found.items():
+            if name != "logits":  # certificates and training report those themselves
+                _require_finite(values, name)
+        return outputs_found
 
     def preprocess(self, images: Tensor) -> Tensor:
         """Apply the model's own preprocessing, if it has any."""
@@ -201,6 +205,16 @@ class Predictor:
             predicted = self.kind.predict(logits.to(wide))
             found |= {"predictions": predicted, "probabilities": predicted}
         return {name: found[name] for name in wanted}
+
+
+def _require_finite(values: Tensor, name: str) -> None:
+    """Raise for an output that is not a number; it would be written as class 0."""
+    finite = torch.isfinite(values.flatten(1)).all(dim=1)
+    require(
+        bool(finite.all()),
+        f"the {name} of {int((~finite).sum())} of {len(values)} images, first of image "
+        f"{int(finite.long().argmin())}, are not finite; the weights may be damaged.",
+    )
 
 
 def in_precision(model: nn.Module, precision: torch.dtype) -> nn.Module:

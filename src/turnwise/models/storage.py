@@ -90,7 +90,10 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
     folder = find_model(folder)
     config = read_config(folder)
     require_as_described(folder, config)
-    weights = (folder / WEIGHTS).read_bytes()
+    try:
+        weights = (folder / WEIGHTS).read_bytes()
+    except OSError as error:
+        raise InputError(f"{folder / WEIGHTS} cannot be read: {error.strerror}.") from error
     require(
         hashlib.sha256(weights).hexdigest() == config["sha256"],
         f"{folder / WEIGHTS} is not the file that {CONFIG} describes (its hash differs); "

@@ -82,7 +82,7 @@ def test_a_request_is_read_as_it_was_stored():
 
 def test_a_request_of_version_0_1_0_is_read():
     old = read_request({"target": "vit", "pictures": 5})
-    assert old == Request("vit", images=5, fill="zeros")
+    assert old == Request("vit", images=5, fill="zeros", conditions=False, fresh=0)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,9 @@ def test_a_file_gets_the_preprocessing_of_its_original_unless_it_has_it_inside(t
 
 
 def test_a_certificate_stores_its_request(code):
-    request = Request(f"{code}:make", group="C4", settings=("bright=true",), size=8, angles=1)
+    request = Request(
+        f"{code}:make", group="C4", settings=("bright=true",), size=8, angles=1, fresh_seed=7
+    )
     certificate, images = certify_request(request, open_target(request))
     assert certificate.fill == "zeros", "of embedded digits"
     assert read_request(certificate.request) == replace(request, fill="zeros")

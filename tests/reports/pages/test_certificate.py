@@ -65,7 +65,7 @@ def test_elements_hold_or_fail(plain, exact):
     column = element_table(plain).headers.index("≤ 1e-10, ≤ 1e-4")
     assert [row[column] for row in element_table(plain).rows] == ["holds"] + 3 * ["FAILS"]
     assert {row[column] for row in element_table(exact).rows} == {"holds"}
-    assert certificate_text(plain).count("FAILS") == 4, "three elements, and another size"
+    assert certificate_text(plain).count("FAILS") == 7, "elements, a size, conditions"
 
 
 def test_only_precisions_that_were_measured_are_shown(plain):
@@ -131,10 +131,11 @@ def test_the_page_begins_with_the_verdict_and_the_source_of_the_error(html):
 def test_the_page_has_every_table(html, plain):
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", html)
     assert headings == [
-        "Verdict", "Claimed: the symmetries of the pixel grid", "Claimed: other sizes",
+        "Verdict", "Claimed: the symmetries of the pixel grid",
+        "Claimed: under other conditions", "Claimed: other sizes",
         "Negative controls: the output must change", "Measured: any angle",
         "Measured: reflections, shifts and filled corners", "Worst images", "Layer by layer",
-        "Identity", "As JSON",
+        "Not tested", "Identity", "As JSON",
     ]  # fmt: skip
     assert all(check.layer in html for check in plain.layers)
     assert plain.weights_sha256 in html

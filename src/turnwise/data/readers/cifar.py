@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from turnwise.data.catalogue import Entry
 from turnwise.data.dataset import concatenate
+from turnwise.data.limits import require_small_unpacked
 from turnwise.data.readers import Source, damaged, reader, to_examples
 from turnwise.data.readers.npz import read_splits
 from turnwise.data.storage import DataFolders, find_or_download
@@ -40,6 +41,7 @@ def _read_archive(path: Path) -> dict[str, bytes]:
                 raise damaged(path, f"{missing[0]} is missing in it")
             content = {}
             for name in (*TRAIN, *TEST):
+                require_small_unpacked(path, found[name].size)
                 file = archive.extractfile(found[name])
                 assert file is not None, "regular files can be extracted"
                 content[name] = file.read()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from turnwise.data.limits import require_small_image
 from turnwise.data.transforms import check_image_options, fit_images
 from turnwise.errors import InputError
 
@@ -55,16 +56,14 @@ def _open(path: Path) -> Iterator[Image.Image]:
     """Open the file as a Pillow image; any failure becomes an `InputError` of one sentence."""
     try:
         with Image.open(path, formats=FORMATS) as image:
-            most = Image.MAX_IMAGE_PIXELS
-            if most is not None and image.width * image.height > most:
-                raise Image.DecompressionBombError
+            require_small_image(path, image)
             yield image
     except FileNotFoundError:
         raise InputError(f"there is no image {path}; give the path of a {KINDS}.") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+    except Image.DecompressionBombError:
         raise InputError(
-            f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is not opened, because "
-            "small files can unpack to fill the memory; make it smaller or remove it."
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS:,} pixels and is not opened; make it "
+            "smaller."
         ) from None
     except InputError:
         raise

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from turnwise.data.catalogue import CATALOGUE, Entry
 from turnwise.data.dataset import SPLITS, Examples, concatenate
+from turnwise.data.limits import require_small_unpacked
 from turnwise.data.readers import Source, damaged, reader, to_examples
 from turnwise.data.readers.npz import read_arrays, read_splits, require_array
 from turnwise.data.splits import split_per_class
@@ -72,24 +73,34 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     The format: two zeros, a type, the number of axes, their lengths, the values.
     """
     try:
-        content = path.read_bytes()
-        if content.startswith(_GZIP):
-            content = gzip.decompress(content)
+        with path.open("rb") as plain:
+            is_packed = plain.read(2) == _GZIP
+            plain.seek(0)
+            with gzip.open(plain) if is_packed else plain as file:
+                return _parse_idx(file, path)
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path, f"it cannot be decompressed ({error})") from None
-    if len(content) < 4 or content[:3] != bytes([0, 0, _UINT8]) or content[3] not in (1, 3):
+
+
+def _parse_idx(file: io.BufferedIOBase, path: Path) -> NDArray[np.uint8]:
+    """Read the header, and as many bytes as it promises."""
+    start = file.read(4)
+    if len(start) < 4 or start[:3] != bytes([0, 0, _UINT8]) or start[3] not in (1, 3):
         raise damaged(path, "it does not begin as an idx file of bytes does")
-    start = 4 + 4 * content[3]
-    if len(content) < start:
+    lengths = file.read(4 * start[3])
+    if len(lengths) < 4 * start[3]:
         raise damaged(path, "it ends inside its header")
-    shape = struct.unpack(f">{content[3]}I", content[4:start])
-    if len(content) - start != math.prod(shape):
+    shape = struct.unpack(f">{start[3]}I", lengths)
+    require_small_unpacked(path, math.prod(shape))
+    content = file.read(math.prod(shape) + 1)
+    if len(content) != math.prod(shape):
+        more = len(content) > math.prod(shape)
         raise damaged(
             path,
             f"its header promises {math.prod(shape):,} bytes of shape {shape}, "
-            f"{len(content) - start:,} follow",
+            f"{'more' if more else f'{len(content):,}'} follow",
         )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 @reader("idx")
@@ -113,7 +124,7 @@ def _parse_amat(
     file: io.TextIOBase, rows: int, path: Path
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     try:
-        table = np.loadtxt(file, dtype=np.float32, ndmin=2)
+        table = np.loadtxt(file, dtype=np.float32, ndmin=2, max_rows=rows + 1)
     except ValueError as error:
         raise damaged(path, f"it is no table of numbers ({error})") from None
     if table.shape != (rows, _SIDE**2 + 1):
@@ -141,12 +152,15 @@ def read_amat(path: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int6
             inside = {Path(member).name: member for member in archive.namelist()}
             if name not in inside:
                 raise damaged(path, f"{name} is missing in it")
+            require_small_unpacked(path, archive.getinfo(inside[name]).file_size)
             with archive.open(inside[name]) as packed:
                 return _parse_amat(
                     io.TextIOWrapper(packed, encoding="ascii"), AMAT_ROWS[name], path
                 )
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise damaged(path, f"it cannot be read ({error})") from None
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        raise damaged(path, f"it cannot be read ({error})") from None  # RuntimeError: encrypted
 
 
 def _read_amat_files(entry: Entry, paths: list[Path]) -> Source:

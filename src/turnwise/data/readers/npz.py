@@ -24,6 +24,7 @@ from PIL import Image
 
 from turnwise.data.catalogue import Entry
 from turnwise.data.dataset import SPLITS, Examples, concatenate
+from turnwise.data.limits import require_small_unpacked
 from turnwise.data.readers import Source, damaged, reader, to_examples
 from turnwise.data.storage import DataFolders, find_or_download, where_to_put
 from turnwise.errors import InputError
@@ -86,7 +87,12 @@ def read_arrays(path: Path, names: Iterable[str] | None = None) -> Arrays:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is a single array and not an .npz file")
             found = file.files if names is None else [n for n in names if n in file.files]
+            assert file.zip is not None, "the file is open"
+            sizes = {info.filename: info.file_size for info in file.zip.infolist()}
+            require_small_unpacked(path, sum(sizes.get(f"{name}.npy", 0) for name in found))
             return {name: file[name] for name in found}
+    except InputError:
+        raise
     except _DAMAGE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise damaged(path, f"it is damaged or no plain .npz file ({reason})") from None

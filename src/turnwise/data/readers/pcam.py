@@ -1,7 +1,6 @@
 """PatchCamelyon's HDF5 files, plain or compressed by gzip.  Only this module imports h5py."""
 
 import gzip
-import shutil
 import zlib
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from turnwise.data.catalogue import Entry
 from turnwise.data.dataset import SPLITS
+from turnwise.data.limits import copy_limited
 from turnwise.data.readers import Source, damaged, reader, to_examples
 from turnwise.data.storage import CACHE_HINT, DataFolders, find_or_download
 from turnwise.errors import InputError
@@ -48,7 +48,7 @@ def decompress(path: Path, cache: Path) -> Path:
     def fill(temporary: Path) -> None:
         with gzip.open(path) as packed, temporary.open("wb") as plain:
             try:
-                shutil.copyfileobj(packed, plain, 1 << 20)
+                copy_limited(packed, plain, path)
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise damaged(path, f"it cannot be decompressed ({error})") from None
 
