@@ -2,6 +2,7 @@
 #   make demo    train, test and certify two small models, and write one page with the result
 #   make test    lint, types and tests
 #   make slow    the tests that `make test` leaves out
+#   make fuzz    hostile inputs for FUZZ_MINUTES=10, new ones in every run; stops at the first finding
 # Each makes .venv first, and again only when pyproject.toml or constraints.txt changed.
 
 # the first of these that runs and has venv (3.11 comes first: the tested CPU build of torch is for it)
@@ -13,7 +14,9 @@ READY := .venv/ready
 EXTRAS ?= dev
 WORKERS ?= 2
 
-.PHONY: demo test slow check setup clean
+FUZZ_MINUTES ?= 10
+
+.PHONY: demo test slow fuzz check setup clean
 
 demo: $(READY)
 	$(RUN) -m turnwise demo
@@ -24,6 +27,10 @@ test: check
 
 slow: $(READY)
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --dist loadfile -m slow
+
+fuzz: $(READY)
+	end=$$(( $$(date +%s) + 60 * $(FUZZ_MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
+	FUZZ=1 OMP_NUM_THREADS=1 $(RUN) -m pytest -x tests/fuzz || exit 1; done
 
 check: $(READY)
 	$(RUN) -m ruff check .

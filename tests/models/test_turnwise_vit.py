@@ -19,6 +19,7 @@ from turnwise.groups import (
 )
 from turnwise.layers.conv.stem import GroupPool2d
 from turnwise.layers.heads.pooling import invariant
+from turnwise.layers.transformer.plain import DropPath
 from turnwise.models import create_model, list_models
 
 SMALL = {"depths": [1], "kernels": [3, 3, 3], "image_size": 12, "width": 32}
@@ -312,3 +313,13 @@ def test_the_default_width_depends_on_the_group():
     }
     assert widths == {"C1": 32, "C4": 16, "C16": 8}
     assert PlanarGroup.named("C16").order * widths["C16"] == 128
+
+
+def test_the_rate_of_stochastic_depth_grows_from_0_to_the_option():
+    """A mutant that left all rates at 0 once survived all tests."""
+    model = create_model("turnwise_vit_nano", drop_path=0.4, **{**SMALL, "depths": [3]})
+    rates = [m.rate for m in model.modules() if isinstance(m, DropPath)]
+    assert rates == pytest.approx([0, 0.2, 0.4])
+    images = torch.rand(4, 1, 12, 12)
+    outputs = [model.train()(images) for _ in range(5)]
+    assert any(not torch.equal(outputs[0], other) for other in outputs[1:])
