@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import turnwise
-from turnwise.data.targets import TargetKind, kind_of
+from turnwise.data.targets import kind_of
 from turnwise.errors import require, require_known, require_positive
 from turnwise.evaluation.certificate.certificate import (
     AngleCheck,
@@ -34,6 +34,7 @@ from turnwise.evaluation.certificate.comparison import (
     hash_images,
     hash_weights,
     logit_change,
+    most_probable,
     predict_logits,
     usable_precisions,
     with_noise,
@@ -333,7 +334,7 @@ class Measurement:
     def _decide(self, meaning: str, after: Tensor, *, claimed: bool) -> Decisions:
         before = self.before[self.usual]
         change = self.kind.compare(before, after)
-        old, new = (_most_probable(self.kind, outputs) for outputs in (before, after))
+        old, new = (most_probable(self.kind, outputs) for outputs in (before, after))
         margins = change.margin.tolist()
         for i, size in enumerate(change.size.tolist()):
             if i not in self._worst or size > self._worst[i].probability:
@@ -342,15 +343,6 @@ class Measurement:
 
     def _show(self, items: Sequence[Item], title: str) -> Iterable[Item]:
         return tqdm(items, desc=title, disable=not self.scope.progress, leave=False)
-
-
-def _most_probable(kind: TargetKind, outputs: Tensor) -> list[int]:
-    """Return the most probable class or label of each image, or of most of its pixels; 0 for
-    numbers."""
-    predictions = kind.predict(outputs)
-    if predictions.ndim > 2:
-        return predictions.argmax(1).flatten(1).mode(dim=1).values.tolist()
-    return predictions.argmax(1).tolist() if kind.has_probabilities else [0] * len(predictions)
 
 
 def _by_precision(errors: Mapping[str, float]) -> dict[str, Any]:

@@ -98,6 +98,15 @@ def with_noise(images: Images) -> Images:
     return 0.8 * images + 0.2 * noise.to(images)
 
 
+def most_probable(kind: TargetKind, outputs: Tensor) -> list[int]:
+    """Return the most probable class or label of each image, or of most of its pixels; 0 for
+    numbers."""
+    predictions = kind.predict(outputs)
+    if predictions.ndim > 2:
+        return predictions.argmax(1).flatten(1).mode(dim=1).values.tolist()
+    return predictions.argmax(1).tolist() if kind.has_probabilities else [0] * len(predictions)
+
+
 def describe_meaning(model: nn.Module) -> dict[str, Any]:
     """Return what the weights mean: options, class names, preprocessing, or the code of a module.
 
