@@ -123,7 +123,7 @@ def test_images_of_your_own_are_trained_on(turnwise, recipe, own_images):
         ("model.name=orbit_vti", "unknown model 'orbit_vti'. Did you mean 'orbit_vit'?"),
         ("model.widht=8", "unknown option of orbit_vit 'widht'. Did you mean 'width'?"),
         ("model.group=Q4", "unknown group 'Q4'; write C or D and a number: C1, C4, D4"),
-        ("model.patch=5", "patches of 5 pixels"),
+        ("model.patch=0", "patch = 0 must be"),
         ("model.heads=3", "width = 16 must be a multiple of 3 (it is split over 3 heads)"),
         ("data.name=digit", "unknown data set 'digit'. Did you mean 'digits'?"),
         ("data.nmae=digits", "unknown data key 'nmae'. Did you mean 'name'?"),

@@ -75,6 +75,7 @@ TARGETS_OF = {
     "multilabel": torch.zeros(4, 2),
     "number": torch.ones(4, 2),
     "mask": torch.zeros(4, 5, 5, dtype=torch.uint8),
+    "instances": torch.zeros(4, 5, 5, dtype=torch.int16),
 }
 
 
@@ -84,7 +85,7 @@ def test_every_kind_of_target(kind):
     data = Dataset("toy", Target(kind, ("a", "b")), part, part, part, "made here", "none")
     assert data.classes == ("a", "b")
     accepting = [k for k in known_kinds() if Target(k, ("a", "b")).accepts(TARGETS_OF[kind])]
-    same_form = [{"class", "ordinal"}, {"multilabel", "number"}, {"mask"}]
+    same_form = [{"class", "ordinal"}, {"multilabel", "number"}, {"mask"}, {"instances"}]
     assert set(accepting) == next(form for form in same_form if kind in form)
     if data.target.has_classes:
         assert part.labels is part.targets

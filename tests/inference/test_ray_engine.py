@@ -28,9 +28,7 @@ def make():
 def make_work(folder, output):
     source = ArrayImages(str(folder / "images.npz"), "images", COUNT)
     job = Job((source,), Preparation(8, 1), batch_size=5, part_size=5)
-    return Work(
-        job, BackboneName("net:make", "C4", size=8).open, ("embedding",), folder / output
-    )
+    return Work(job, BackboneName("net:make", "C4", size=8).open, ("embedding",), folder / output)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import torch
 
 import turnwise
 from turnwise.models import model_options
+from turnwise.models.weights import list_pretrained
 
 RECORD = Path(__file__).with_name("models.json.gz")
 TOLERANCE = 1e-12
@@ -179,8 +180,7 @@ def measure_pretrained(name: str) -> Figures:
 
 
 def pretrained_names() -> list[str]:
-    folder = Path(turnwise.__file__).parent
-    return sorted(path.parent.name for path in folder.glob("weights/*/config.json"))
+    return list_pretrained()
 
 
 def difference(recorded: Figures, measured: Figures) -> str:

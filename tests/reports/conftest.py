@@ -25,10 +25,11 @@ def small_digits():
 def make_model(digits, small_digits):
     """Makes a model by name, with twenty digits, two of each; smaller ones for group attention."""
 
-    def make(name, group="C4", dtype=torch.float32):
+    def make(name, group="C4", dtype=torch.float32, **options):
         torch.manual_seed(0)
         data = small_digits if name == "gsa_net" else digits
-        model = create_model(name, group=group, image_size=data.image_size, **SMALL[name])
+        options = SMALL[name] | options
+        model = create_model(name, group=group, image_size=data.image_size, **options)
         for parameter in model.parameters():  # untrained heads are small, and predictions all alike
             parameter.data.add_(0.1 * torch.randn_like(parameter))
         examples = data.val.take(torch.arange(0, 500, 25))

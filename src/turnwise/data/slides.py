@@ -166,7 +166,11 @@ def _is_tiled(path: Path) -> bool:
 def _open_tiff(path: Path) -> Slide:
     tiffslide = optional("tiffslide", f"{path} needs")
     try:
-        file = tiffslide.TiffSlide(path)
+        handle = path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    try:
+        file = tiffslide.TiffSlide(handle)
         microns = file.properties.get("tiffslide.mpp-x")
         levels = tuple(
             Level(rows, cols, downsample, None if microns is None else microns * downsample)
@@ -175,6 +179,7 @@ def _open_tiff(path: Path) -> Slide:
             )
         )
     except Exception as error:
+        handle.close()  # tiffslide leaves it open
         raise unreadable(path, error) from error
 
     def region(level: int, row: int, col: int, rows: int, cols: int) -> NDArray[Any]:
@@ -183,8 +188,13 @@ def _open_tiff(path: Path) -> Slide:
         return file.read_region(where, level, (cols, rows), as_array=True, padding=False)
 
     slide = Slide(path, levels, region)
-    weakref.finalize(slide, file.close)
+    weakref.finalize(slide, _close, file, handle)
     return slide
+
+
+def _close(*files: Any) -> None:
+    for file in files:
+        file.close()
 
 
 def _open_zarr(path: Path) -> Slide:

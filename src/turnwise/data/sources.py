@@ -1,11 +1,9 @@
 """The names of data sets: `folder:PATH`, the path of a file, or a name of the catalogue.
 
-Imports neither torch nor numpy, so that the command line can use it.
+Imports no library at the top, so that the help of the command line stays instant.
 """
 
 from pathlib import Path
-
-from turnwise.data.storage import expand_home
 
 FOLDER = "folder:"
 # the modules of readers/ that read a user's images, by what the name begins or ends with
@@ -25,6 +23,8 @@ def own_reader(name: str) -> str | None:
 
 def own_path(name: str) -> Path:
     """Return the path of a user's own images, with ~ replaced."""
+    from turnwise.data.storage import expand_home
+
     path = name.removeprefix(FOLDER)
     return expand_home(path, f"the folder {path!r}" if name.startswith(FOLDER) else f"{path!r}")
 

@@ -1,5 +1,8 @@
 """What is chosen on the validation images once training has ended: temperature and threshold."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 
 from turnwise.data import Dataset
@@ -35,7 +38,7 @@ def choose_decisions(
 
 
 def predict_batches(
-    module: SupervisedModule, batches: EvaluationBatches, device: torch.device
+    module: SupervisedModule, batches: Iterable[Any], device: torch.device
 ) -> torch.Tensor:
     """Return the outputs for all images, on the CPU; the module stays where it was."""
     before, model = module.device, module.model

@@ -47,7 +47,7 @@ def test_weights_sum_to_one_and_differ(make_model, name):
 
 def test_weights_of_a_plain_layer_are_those_of_the_formula(make_model):
     """softmax(q·k / √dim), spelled out for one token and head of the first layer."""
-    loaded = make_model("vit", dtype=torch.float64)
+    loaded = make_model("vit", dtype=torch.float64, qk_norm=False)
     model, image = loaded.model, image_of(loaded)
     block = model.blocks[0]
     tokens = block.norm_attention(model.patches(model.preprocess(image)) + model.position)
@@ -60,7 +60,7 @@ def test_weights_of_a_plain_layer_are_those_of_the_formula(make_model):
 
 def test_weights_of_a_rotary_layer_are_those_of_the_formula(make_model):
     """softmax(F_q·F_k / √dim) of group element 3; pairs of channels are complex numbers."""
-    loaded = make_model("turnwise_vit_nano", dtype=torch.float64)
+    loaded = make_model("turnwise_vit_nano", dtype=torch.float64, qk_norm=False)
     model, image = loaded.model, image_of(loaded)
     layer, kept = attention_layers(model)[0], {}
     projection = layer.attention_taps().value
