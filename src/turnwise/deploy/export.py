@@ -14,6 +14,7 @@ import copy
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import randbelow
 
 import torch
 from torch import Tensor, nn
@@ -204,6 +205,7 @@ def _check(
         request = Request(
             str(path), group.name, images=IMAGES, angles=ANGLES, shifts=0,
             precisions=("float32",), layers=False, against=options.source, fill="zeros",
+            fresh_seed=randbelow(2**32),
         )  # fmt: skip
         certificate = certify(
             opened, group, images[:IMAGES], target=request.target,
