@@ -4,6 +4,7 @@ import pytest
 
 from turnwise.errors import (
     InputError,
+    import_extra,
     require,
     require_divisible,
     require_kind,
@@ -78,3 +79,9 @@ def test_counts_must_be_at_least_one():
     require_positive(heads=1)
     with pytest.raises(InputError, match="heads = 0 must be at least 1"):
         require_positive(width=4, heads=0)
+
+
+def test_the_extra_of_a_missing_package_is_named():
+    words = r"a map needs the package no_such; install it with pip install turnwise\[slides\]\."
+    with pytest.raises(InputError, match=words):
+        import_extra("no_such.part", "slides", "a map")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from reprlib import Repr
 from typing import Any
@@ -64,6 +65,21 @@ def require_known(name: str, known: Iterable[str], what: str) -> None:
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise InputError(f"unknown {what} {shown(name)}.{hint} Known: {', '.join(known)}.")
+
+
+def import_extra(package: str, extra: str, what: str) -> Any:
+    """Import a package of one of our optional extras; raise if it is missing and `what` needs it.
+
+    >>> import_extra("math", "slides", "a pyramid").sqrt(4.0)
+    2.0
+    """
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise InputError(
+            f"{what} needs the package {package.partition('.')[0]}; install it with "
+            f"pip install turnwise[{extra}]."
+        ) from error
 
 
 def require_kind(value: Any, kind: type, what: str) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turnwise.data.readers.image_files import SUFFIXES, decode
-from turnwise.errors import InputError, require
+from turnwise.errors import InputError, import_extra, require
 
 TIFF = (".tif", ".tiff")
 SLIDES = (".svs", ".ndpi", ".scn", ".bif", ".btf", ".gtiff")  # TIFF under the names of scanners
@@ -164,7 +164,7 @@ def _is_tiled(path: Path) -> bool:
 
 
 def _open_tiff(path: Path) -> Slide:
-    tiffslide = optional("tiffslide", f"{path} needs")
+    tiffslide = import_extra("tiffslide", "slides", str(path))
     try:
         handle = path.open("rb")
     except OSError as error:
@@ -198,7 +198,7 @@ def _close(*files: Any) -> None:
 
 
 def _open_zarr(path: Path) -> Slide:
-    zarr = optional("zarr", f"{path} needs")
+    zarr = import_extra("zarr", "slides", str(path))
     try:
         group = zarr.open_group(path, mode="r")
         attributes = dict(group.attrs)
@@ -232,12 +232,3 @@ def _scaled(first: Level, rows: int, cols: int) -> Level:
     downsample = first.cols / cols
     mpp = None if first.mpp is None else first.mpp * downsample
     return replace(first, rows=rows, cols=cols, downsample=downsample, mpp=mpp)
-
-
-def optional(package: str, what: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"{what} the package {package}; install it with pip install turnwise[slides]."
-        ) from error

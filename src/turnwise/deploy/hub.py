@@ -7,14 +7,13 @@ caching and HF_HUB_OFFLINE are huggingface_hub's.
 import os
 import re
 import tempfile
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
 from torch import nn
 
-from turnwise.errors import InputError, require
+from turnwise.errors import InputError, import_extra, require
 from turnwise.files import write_atomic
 from turnwise.groups import PlanarGroup
 from turnwise.models.registry import config_of
@@ -40,7 +39,7 @@ def from_pretrained(name: str | os.PathLike[str], revision: str | None = None) -
     if local or REPOSITORY.fullmatch(text) is None:
         require(revision is None, f"{text} is no repository, so it has no revisions; leave it out.")
         return load(text)
-    hub = _hub()
+    hub = import_extra("huggingface_hub", "hub", "the Hub")
     try:
         folder = hub.snapshot_download(
             text, revision=revision, allow_patterns=[CONFIG, WEIGHTS]
@@ -73,7 +72,7 @@ def push_to_hub(
         REPOSITORY.fullmatch(repository) is not None,
         f"{repository!r} is no repository; write user/name.",
     )
-    hub = _hub()
+    hub = import_extra("huggingface_hub", "hub", "the Hub")
     with tempfile.TemporaryDirectory(prefix="turnwise-") as temporary:
         folder = write_repository(target, Path(temporary) / "model", repository, licence)
         try:
@@ -143,15 +142,6 @@ def _scores(run: Run) -> dict[str, str]:
         return {}
     values = {key: score["value"] for key, score in tested["scores"].items()}
     return {f"test {key.replace('_', ' ')}": f"{value:.4f}" for key, value in values.items()}
-
-
-def _hub() -> Any:
-    try:
-        return import_module("huggingface_hub")
-    except ImportError as error:
-        raise InputError(
-            "the Hub needs the package huggingface_hub; install it with pip install turnwise[hub]."
-        ) from error
 
 
 def _first_line(error: Exception) -> str:

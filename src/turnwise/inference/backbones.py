@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.errors import InputError, require, require_known
+from turnwise.errors import InputError, import_extra, require, require_known
 from turnwise.groups import PlanarGroup
 from turnwise.inference.exported import FileModel, open_file
 from turnwise.inference.loading import FILES, image_shape, is_code, open_callable, open_trained
@@ -184,7 +183,7 @@ class FileBackbone(nn.Module):
 
 
 def _open_timm(name: str, size: int) -> Backbone:
-    timm = _optional("timm", "timm")
+    timm = import_extra("timm", "timm", "timm:NAME")
     try:
         model = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # an unknown name, or no network: many kinds of exceptions
@@ -200,7 +199,7 @@ def _open_timm(name: str, size: int) -> Backbone:
 
 
 def _open_transformers(name: str, size: int) -> Backbone:
-    transformers = _optional("transformers", "hf")
+    transformers = import_extra("transformers", "hf", "hf:NAME")
     try:
         model = transformers.AutoModel.from_pretrained(name, trust_remote_code=False)
         model = getattr(model, "vision_model", model)  # of a pair of image and text
@@ -248,16 +247,6 @@ def _mode(resampling: Any) -> str:
     name = RESAMPLING.get(resampling, resampling)
     require_known(str(name), RESAMPLING.values(), "interpolation of a backbone")
     return str(name)
-
-
-def _optional(package: str, extra: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"{extra}:NAME needs the package {package}; install it with pip install "
-            f"turnwise[{extra}]."
-        ) from error
 
 
 def _cannot_open(name: str, error: Exception) -> InputError:

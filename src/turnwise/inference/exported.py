@@ -19,14 +19,13 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from turnwise.errors import InputError, require
+from turnwise.errors import InputError, import_extra, require
 from turnwise.groups import PlanarGroup
 from turnwise.inference.description import EXTRA, KEY, Description, read_description
 
@@ -248,7 +247,7 @@ def open_exported(path: Path) -> FileModel:
 
 def open_onnx(path: Path) -> FileModel:
     """Open an ONNX file, which onnxruntime runs on the CPU; tracing needs the package onnx."""
-    runtime = _optional("onnxruntime")
+    runtime = import_extra("onnxruntime", "onnx", "an ONNX file")
     try:
         session = _session(runtime, str(path), optimised=True)
     except Exception as error:  # onnxruntime has a class for each of many failures
@@ -287,7 +286,7 @@ def open_onnx(path: Path) -> FileModel:
 
 def trace_nodes(path: Path, runtime: Any, images: Tensor, observe: Observer) -> None:
     """Run the graph with every node's output among its outputs, and call `observe` on each."""
-    onnx = _optional("onnx")
+    onnx = import_extra("onnx", "onnx", "an ONNX file")
     model = onnx.load(str(path))
     wanted = [output.name for output in model.graph.output]
     results = [name for node in model.graph.node for name in node.output if name]
@@ -328,15 +327,6 @@ def _session(runtime: Any, model: str | bytes, *, optimised: bool) -> Any:
     level = levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
     options.graph_optimization_level = level
     return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def _optional(package: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"an ONNX file needs the package {package}; install it with pip install turnwise[onnx]."
-        ) from error
 
 
 def _wrong_input(path: Path) -> str:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from turnwise.data.slides import optional
-from turnwise.errors import require_known
+from turnwise.errors import import_extra, require_known
 from turnwise.files import fill_atomic
 from turnwise.geometry.tiles import TilePlan, stitch_tiles
 from turnwise.inference.sources import SlideTiles, Source
@@ -63,7 +62,7 @@ def require_map_format(kind: str) -> None:
     """Raise before any work if a map cannot be written in this format."""
     require_known(kind, FORMATS, "format of a map")
     if kind != "png":
-        optional({"tif": "tifffile", "zarr": "zarr"}[kind], f"a map in {kind} needs")
+        import_extra({"tif": "tifffile", "zarr": "zarr"}[kind], "slides", f"a map in {kind}")
 
 
 def write_map(path: Path, probabilities: Map) -> None:

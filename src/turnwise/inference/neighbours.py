@@ -5,7 +5,6 @@ The search is exact (faiss, inner products of normalised vectors), so its recall
 
 import json
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
-from turnwise.errors import InputError, require
+from turnwise.errors import InputError, import_extra, require
 from turnwise.inference.backbones import BackboneName
 from turnwise.inference.loading import is_code
 
@@ -34,7 +33,7 @@ class Index:
         self, queries: Vectors, count: int
     ) -> tuple[Float32[np.ndarray, "query count"], NDArray[Any]]:
         """Return the largest cosines of each query, and the rows of the table that have them."""
-        faiss = _optional("faiss", "a search", "search")
+        faiss = import_extra("faiss", "search", "a search")
         require(
             queries.shape[1] == self.vectors.shape[1],
             f"the queries have {queries.shape[1]} numbers and the index {self.vectors.shape[1]}.",
@@ -57,7 +56,7 @@ def read_index(path: str | Path, backbone: str = "") -> Index:
         backbone: instead of the name in the table; needed if that is code, which no file may name.
     """
     path = Path(path)
-    parquet = _optional("pyarrow.parquet", "Parquet", "parquet")
+    parquet = import_extra("pyarrow.parquet", "parquet", "Parquet")
     require(path.is_file(), f"there is no table {path}; write one with turnwise embed.")
     try:
         table = parquet.read_table(path)
@@ -84,13 +83,3 @@ def read_index(path: str | Path, backbone: str = "") -> Index:
     )
     names = tuple(" ".join(map(str, row)) for row in zip(*columns, strict=True))
     return Index(vectors, names, name, weights)
-
-
-def _optional(package: str, what: str, extra: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"{what} needs the package {package.partition('.')[0]}; install it with "
-            f"pip install turnwise[{extra}]."
-        ) from error

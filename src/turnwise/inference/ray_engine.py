@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
-from turnwise.errors import InputError
+from turnwise.errors import InputError, import_extra
 from turnwise.inference.engines import PartRunner, Work
 
 LOCAL = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}  # nobody else can reach it
@@ -57,14 +57,8 @@ def run_on_ray(
 
 
 def _ray() -> Any:
-    try:
-        ray = import_module("ray")
-        import_module("ray.data")
-    except ImportError as error:
-        raise InputError(
-            "the Ray engine needs the package ray; install it with pip install turnwise[ray]."
-        ) from error
-    return ray
+    import_extra("ray.data", "ray", "the Ray engine")
+    return import_module("ray")
 
 
 def _connect(ray: Any, address: str) -> None:

@@ -8,7 +8,6 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from turnwise.data.targets import TargetKind, make_kind
-from turnwise.errors import InputError, require, require_known
+from turnwise.errors import InputError, import_extra, require, require_known
 from turnwise.files import fill_atomic
 
 Columns = Mapping[str, NDArray[Any]]
@@ -94,7 +93,7 @@ def write_csv(path: Path, chunks: Chunks, table: Table) -> None:
 def write_parquet(path: Path, chunks: Chunks, table: Table) -> None:
     """Write one row group for each chunk; vectors are lists of a fixed size."""
     arrow, parquet = (
-        _optional(name, "Parquet", "parquet") for name in ("pyarrow", "pyarrow.parquet")
+        import_extra(name, "parquet", "Parquet") for name in ("pyarrow", "pyarrow.parquet")
     )
 
     def batch(columns: Columns) -> Any:
@@ -128,7 +127,7 @@ def write_hdf5(path: Path, chunks: Chunks, table: Table) -> None:
 
     Such a file holds one slide; images of files have a data set `image` instead of `coords`.
     """
-    h5py = _optional("h5py", "HDF5", "pcam")
+    h5py = import_extra("h5py", "pcam", "HDF5")
 
     def append(
         file: Any, name: str, values: NDArray[Any], about: Mapping[str, Any] | None = None
@@ -224,9 +223,9 @@ def require_writer(path: Path, slides: list[str]) -> None:
     suffix = _kind(path)
     require_known(suffix or "a folder", [*filter(None, WRITERS), "a folder"], "kind of output")
     if suffix == "parquet":
-        _optional("pyarrow", "Parquet", "parquet")
+        import_extra("pyarrow", "parquet", "Parquet")
     if suffix in ("h5", "hdf5", ""):
-        _optional("h5py", "HDF5", "pcam")
+        import_extra("h5py", "pcam", "HDF5")
     require(
         suffix != "" or bool(slides),
         f"{path} is a folder, which takes the tiles of slides; end it in .csv, .parquet or .h5.",
@@ -247,13 +246,3 @@ def write_output(path: Path, chunks: Chunks, table: Table) -> None:
     if first is None:
         raise InputError(EMPTY)
     WRITERS[_kind(path)](path, chain([first], filled), table)
-
-
-def _optional(package: str, what: str, extra: str) -> Any:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"{what} needs the package {package.partition('.')[0]}; install it with "
-            f"pip install turnwise[{extra}]."
-        ) from error
