@@ -175,17 +175,23 @@ def search_jobs(args: argparse.Namespace) -> Iterator[Job]:
 
 
 def final_jobs(args: argparse.Namespace) -> Iterator[Job]:
-    """Yield the best settings by validation of every cell; a cell without a search is an error."""
+    """Yield the best settings by validation of every cell; a cell without a search is an error.
+
+    With --setting every cell takes the same one, and nothing is searched.
+    """
     found = [record["figures"] for record in known(args.search)]
     for cell in _cells(args):
-        tried = [
-            f for f in found if all(f[key] == value for key, value in cell.items() if key in KEY)
-        ]
-        if not tried:
-            sys.exit(f"no search of {cell['model']} on {cell['set']} at {cell['fraction']:.0%}")
-        best = max(tried, key=lambda figures: figures["validation"][figures["score"]])
+        setting = args.setting or _best_setting(cell, found)
         for seed in args.seeds:
-            yield {**cell, "stage": "final", "setting": best["setting"], "seed": seed}
+            yield {**cell, "stage": "final", "setting": setting, "seed": seed}
+
+
+def _best_setting(cell: Job, found: Sequence[dict[str, Any]]) -> str:
+    tried = [f for f in found if all(f[key] == cell[key] for key in KEY if key in cell)]
+    if not tried:
+        sys.exit(f"no search of {cell['model']} on {cell['set']} at {cell['fraction']:.0%}")
+    best = max(tried, key=lambda figures: figures["validation"][figures["score"]])
+    return str(best["setting"])
 
 
 def _cells(args: argparse.Namespace) -> Iterator[Job]:
@@ -286,6 +292,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fractions", nargs="+", type=float, default=[1.0, 0.1])
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="of final")
+    parser.add_argument("--setting", choices=SETTINGS, help="of all models in final: no search")
     parser.add_argument("--search-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--threads", default="2", help="CPU threads of each run")

@@ -41,6 +41,7 @@ def args(tmp_path, **facts):
         "search": tmp_path / "search.jsonl", "records": tmp_path / "final.jsonl",
         "sets": ["eurosat"], "fractions": [1.0], "models": ["ResNet-18"], "epochs": 3,
         "device": "cpu", "changes": [], "seeds": [1, 2],
+        "setting": None,
     }  # fmt: skip
     return SimpleNamespace(**{**defaults, **facts})
 
@@ -53,6 +54,8 @@ def test_final_runs_take_what_validation_chose(tmp_path):
     assert [(j["setting"], j["seed"]) for j in found] == [("2e-3", 1), ("2e-3", 2)]
     with pytest.raises(SystemExit, match=r"no search of ViT on eurosat at 100%"):
         list(real_images.final_jobs(args(tmp_path, models=["ViT"])))
+    without_search = list(real_images.final_jobs(args(tmp_path, models=["ViT"], setting="4e-3")))
+    assert [(j["setting"], j["seed"]) for j in without_search] == [("4e-3", 1), ("4e-3", 2)]
 
 
 def test_the_table_has_means_and_ranges_and_the_best_model_first(tmp_path):

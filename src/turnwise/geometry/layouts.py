@@ -19,6 +19,7 @@ operations keep its strides.  Tokens of maps in `torch.channels_last` are a cont
 import math
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
@@ -33,6 +34,11 @@ Regular = Float[Tensor, "batch channel group row col"]
 Field = Float[Tensor, "batch group row col channel"]
 Tokens = Float[Tensor, "batch token group channel"]
 Maps = Float[Tensor, "batch group_channel row col"]
+
+
+def for_convolutions(images: Image) -> Image:
+    """Return images on a GPU in `torch.channels_last`, in which batch norm and cuDNN are fast."""
+    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
 
 
 def maps_to_regular(maps: Maps, group_order: int) -> Regular:

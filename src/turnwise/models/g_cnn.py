@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from turnwise.geometry.layouts import field_to_regular, regular_to_field
+from turnwise.geometry.layouts import field_to_regular, for_convolutions, regular_to_field
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
 from turnwise.layers.conv.conv import GroupConv2d, LiftingConv2d
 from turnwise.layers.conv.stem import NORMS, GroupPool2d
@@ -93,7 +93,7 @@ class GroupConvNetwork(ImageModel):
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
         """Return the features on the group before the last layer."""
         self.require_images(images, "this network's layers")
-        return regular_to_field(self.layers(images))
+        return regular_to_field(self.layers(for_convolutions(images)))
 
     def pool(self, features: Field) -> Float[Tensor, "batch channel"]:
         """Return the mean over the pixels, then the maximum over the group."""

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.errors import require
+from turnwise.geometry.layouts import for_convolutions
 from turnwise.geometry.sizes import Stage, exact_sizes, size_after
 from turnwise.layers.normalise import Normalise
 from turnwise.models.contract import ImageModel
@@ -161,7 +162,7 @@ class ResNet(ImageModel):
     def forward_features(self, images: Images) -> NewMaps:
         """Return maps that rotate with the image if the network is equivariant."""
         self.require_images(images, "this network")
-        return self.stages(self.stem(images))
+        return self.stages(self.stem(for_convolutions(images)))
 
     def pool(self, features: Maps) -> Float[Tensor, "batch width"]:
         return self.dropout(features.mean(dim=(2, 3)))

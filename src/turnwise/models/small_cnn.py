@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.errors import require
+from turnwise.geometry.layouts import for_convolutions
 from turnwise.geometry.sizes import Stage, exact_sizes
 from turnwise.layers.normalise import Normalise
 from turnwise.models.contract import ImageModel
@@ -88,7 +89,7 @@ class SmallCNN(ImageModel):
 
     def forward_features(self, images: Images) -> Float[Tensor, "batch width newrow newcol"]:
         self.preprocess.require_channels(images)
-        return self.features(images)
+        return self.features(for_convolutions(images))
 
     def pool(self, features: Float[Tensor, "batch width row col"]) -> Float[Tensor, "batch width"]:
         return features.mean(dim=(2, 3))

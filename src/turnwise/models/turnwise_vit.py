@@ -22,6 +22,7 @@ from turnwise.attention.linear import KERNELS
 from turnwise.errors import require, require_divisible
 from turnwise.geometry.layouts import (
     field_to_tokens,
+    for_convolutions,
     regular_to_tokens,
     tokens_to_field,
     tokens_to_regular,
@@ -245,7 +246,7 @@ class EquivariantVisionTransformer(ImageModel):
         self.preprocess.require_channels(images)
         for side in images.shape[2:]:
             require_exact_size(side, self.sampling, WHAT)
-        regular = self.stem(images)
+        regular = self.stem(for_convolutions(images))
         for number, stage in enumerate(self.stages):
             regular = self.halve(regular) if number else regular
             rows, cols = regular.shape[3:]

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from turnwise.errors import require, require_divisible
-from turnwise.geometry.layouts import regular_to_tokens, tokens_to_regular
+from turnwise.geometry.layouts import for_convolutions, regular_to_tokens, tokens_to_regular
 from turnwise.geometry.sizes import Stage, exact_sizes, require_exact_size
 from turnwise.groups import PlanarGroup
 from turnwise.layers.conv.conv import GroupConv2d, LiftingConv2d
@@ -175,7 +175,7 @@ class UNet(ImageModel):
             require_exact_size(side, self.sampling, WHAT)
         top, left = (-side % self.step // 2 for side in images.shape[2:])
         x = F.pad(images, (left, left, top, top)) if top or left else images
-        x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x
+        x = for_convolutions(x)
         skips = list[Tensor]()
         for number, level in enumerate(self.encoder):
             x = level(self.halve(x) if number else x)
