@@ -23,6 +23,7 @@ from turnwise.geometry.layouts import maps_to_regular, on_maps, regular_to_maps
 from turnwise.geometry.sizes import Stage
 from turnwise.groups import PlanarGroup
 from turnwise.layers.conv.filters import filters_for, initialise_weight
+from turnwise.layers.expansion import CachedExpansion
 
 Group = PlanarGroup | str
 Image = Float[Tensor, "batch in_channels row col"]
@@ -52,6 +53,7 @@ class FilterConv2d(nn.Module):
         self.filters = filters_for(filters, group, self.kernel_size)
         self.weight = nn.Parameter(torch.empty(*weight_shape, self.filters.free))
         self.bias = nn.Parameter(torch.zeros(self.out_channels)) if bias else None
+        self._rotated = CachedExpansion[Tensor]()
         initialise_weight(self.weight)
 
     def _convolve(self, maps: Tensor, filters: Tensor, groups: int = 1) -> NewRegular:
@@ -116,7 +118,7 @@ class LiftingConv2d(FilterConv2d):
 
     def forward(self, image: Image) -> NewRegular:
         require_image(image, self.in_channels)
-        return self._convolve(image, self.filters.lifting(self.weight))
+        return self._convolve(image, self._rotated(self.weight, self.filters.lifting))
 
 
 class GroupConv2d(FilterConv2d):
@@ -162,7 +164,8 @@ class GroupConv2d(FilterConv2d):
 
     def forward(self, x: Regular) -> NewRegular:
         require_regular(x, self.group, self.in_channels)
-        return self._convolve(regular_to_maps(x), self.filters.group_conv(self.weight))
+        filters = self._rotated(self.weight, self.filters.group_conv)
+        return self._convolve(regular_to_maps(x), filters)
 
 
 class GroupDepthwiseConv2d(FilterConv2d):
@@ -193,7 +196,8 @@ class GroupDepthwiseConv2d(FilterConv2d):
     def forward(self, x: Regular) -> NewRegular:
         require_regular(x, self.group, self.in_channels)
         maps = regular_to_maps(x)
-        return self._convolve(maps, self.filters.lifting(self.weight), groups=maps.shape[1])
+        filters = self._rotated(self.weight, self.filters.lifting)
+        return self._convolve(maps, filters, groups=maps.shape[1])
 
 
 def stage_of(kernel_size: int, stride: int, padding: int | None) -> Stage:

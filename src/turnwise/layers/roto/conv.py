@@ -38,6 +38,7 @@ from turnwise.geometry.sizes import (
 from turnwise.geometry.windows import mix, multiply_block, window_basis, windows_of
 from turnwise.groups import PlanarGroup, act_on_image, require_grid_group
 from turnwise.layers.conv.conv import require_image, stage_of
+from turnwise.layers.expansion import CachedExpansion
 from turnwise.layers.tables import remakes_tables
 from turnwise.layers.transformer.irreps import BACKENDS, by_kernel, rounded_by_autocast
 
@@ -125,6 +126,7 @@ class RotoConv2d(nn.Module):
             in_channels, out_channels, kernel_size, bias=bias
         )  # torch's initial weights
         self.weight, self.bias = like.weight, like.bias
+        self._rotated, self._mixed = CachedExpansion[Tensor](), CachedExpansion[Tensor]()
         self._register_tables()
 
     def _register_tables(self) -> None:
@@ -229,19 +231,30 @@ class RotoConv2d(nn.Module):
 
     def _filters(self) -> Float[Tensor, "group width in_width kernel kernel"]:
         """Return g⁻¹w for every g, with w in the corner of the zeros."""
-        weight = self._extended_weight()
+        return self._rotated(self.weight, self._rotate)
+
+    def _rotate(self, weight: Tensor) -> Float[Tensor, "group width in_width kernel kernel"]:
+        weight = self._extended(weight)
         return torch.stack([act_on_image(self.group, g, weight) for g in self.back])
 
-    def _extended_weight(self) -> Float[Tensor, "width in_width kernel kernel"]:
-        return F.pad(self.weight, (0, self.remainder, 0, self.remainder))
+    def _extended(self, weight: Tensor) -> Float[Tensor, "width in_width kernel kernel"]:
+        return F.pad(weight, (0, self.remainder, 0, self.remainder))
+
+    def _filters_in_irreps(self) -> Float[Tensor, "tap in_width width"]:
+        """Return ŵ, the filters in the basis of irreps."""
+        return self._mixed(
+            self.weight,
+            lambda weight: mix(
+                self.to_filter, self._extended(weight).permute(2, 3, 1, 0).flatten(0, 1)
+            ),
+        )
 
     def _fourier(
         self, maps: Maps
     ) -> tuple[Float[Tensor, "group window width"], tuple[int, int, int]]:
         """Return y_g at every window, and the shape of the windows, (batch, newrow, newcol)."""
         windows, shape = self._windows(maps)
-        weight = self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1)  # (tap, i, o)
-        windows, weight = mix(self.to_window, windows), mix(self.to_filter, weight)
+        windows, weight = mix(self.to_window, windows), self._filters_in_irreps()
         sizes = [dim * copies for dim, copies in self.blocks]
         parts = zip(self.blocks, windows.split(sizes), weight.split(sizes), strict=True)
         products = [P for block, x, w in parts for P in multiply_block(x, w, *block)]
@@ -283,7 +296,7 @@ class RotoConv2d(nn.Module):
 
     def _block_filters(self) -> list[Float[Tensor, "_ _"]]:
         """Return ŵ of each block, (j · i, a · o)."""
-        weight = mix(self.to_filter, self._extended_weight().permute(2, 3, 1, 0).flatten(0, 1))
+        weight = self._filters_in_irreps()
         parts = zip(self.blocks, weight.split([dim * n for dim, n in self.blocks]), strict=True)
         return [
             w.unflatten(0, block).flatten(1, 2).transpose(0, 1).flatten(1) for block, w in parts

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from turnwise.errors import InputError, require_known, require_positive
 from turnwise.groups import PlanarGroup
 from turnwise.groups.representations import irreps, regular_basis
+from turnwise.layers.expansion import CachedExpansion
 from turnwise.layers.tables import remakes_tables
 from turnwise.layers.transformer.irreps import (
     IrrepBasis,
@@ -142,6 +143,7 @@ class GroupLinear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(self.group.order, out_features, in_features))
         self.register_parameter("bias", nn.Parameter(torch.empty(out_features)) if bias else None)
+        self._matrix, self._blocks = CachedExpansion[Tensor](), CachedExpansion[list[Tensor]]()
         self._register_tables()
         self.reset_parameters()
 
@@ -186,7 +188,9 @@ class GroupLinear(nn.Module):
 
     def expanded_weight(self) -> Float[Tensor, "all_out all_in"]:
         """Return the matrix [(g, o), (m, i)] -> W[g⁻¹m, o, i]."""
-        return ExpandWeight.apply(self.weight, self.sources, self.product)
+        return self._matrix(
+            self.weight, lambda weight: ExpandWeight.apply(weight, self.sources, self.product)
+        )
 
     def irrep_basis(self) -> IrrepBasis:
         """Return Q, on the device of the weights."""
@@ -215,11 +219,14 @@ class GroupLinear(nn.Module):
 
     def irrep_weights(self) -> list[Float[Tensor, "count block_out block_in"]]:
         """Return Ŵ[ρ] = Σ_u ρ(u) ⊗ W[u], one tensor for each dimension of irreps."""
+        return self._blocks(self.weight, self._block_weights)
+
+    def _block_weights(self, weight: Tensor) -> list[Float[Tensor, "count block_out block_in"]]:
         # sums in float32 also under autocast: Ŵ is rounded once, in the product with x̂
-        double = self.weight.dtype == torch.float64
+        double = weight.dtype == torch.float64
         coefficients = self.coefficients if double else self.coefficients_single
-        with torch.autocast(self.weight.device.type, enabled=False):
-            entries = along_group(coefficients, self.weight.flatten(1))
+        with torch.autocast(weight.device.type, enabled=False):
+            entries = along_group(coefficients, weight.flatten(1))
         split = entries.split([block.count * block.dim**2 for block in self.blocks])
         channels = (self.out_features, self.in_features)
         return [
