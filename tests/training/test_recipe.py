@@ -65,10 +65,16 @@ def test_null_switches_an_option_off():
     )
 
 
+def test_graphs_of_several_processes_need_a_compiled_model():
+    part = make_recipe(SMALL, ["trainer.cuda_graphs=true"]).trainer
+    assert part.cuda_graphs
+    with pytest.raises(InputError, match=r"with 2 processes needs trainer.compile; set both"):
+        make_recipe(SMALL, ["trainer.cuda_graphs=true", "trainer.devices=2"])
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("trainer.cuda_graphs=true", "set both, or neither"),
         ("optimisation.learning_rte=1", r"unknown optimisation key 'learning_rte'\. Did you mean"),
         ("optimization.ema=1", r"unknown recipe key 'optimization'\. Did you mean 'optimisation'"),
         ("model.widht=8", r"unknown option of vit 'widht'\. Did you mean 'width'"),

@@ -13,6 +13,7 @@ from turnwise.data.batches import Batch
 from turnwise.data.mixing import mix_images
 from turnwise.data.targets import TargetKind
 from turnwise.errors import require
+from turnwise.training.graphs import RecordedModel
 from turnwise.training.optim import make_optimiser, make_schedule
 from turnwise.training.recipe import Recipe
 
@@ -58,6 +59,8 @@ class SupervisedModule(lightning.LightningModule):
             "optimisation.mixup and optimisation.cutmix to 0.",
         )
         self.model, self.recipe, self.kind = model, recipe, kind
+        records = recipe.trainer.cuda_graphs and not recipe.trainer.compile  # which records itself
+        self._recorded = RecordedModel(model) if records else None
         self.loss = kind.make_loss(part.label_smoothing, weights)
         self.plain_loss = kind.make_loss()
         self.train_loss = MeanMetric(nan_strategy="ignore")  # SkipNonFiniteSteps counts those
@@ -65,6 +68,8 @@ class SupervisedModule(lightning.LightningModule):
         self.val_scores = GatheredScores(kind)
 
     def forward(self, images: Tensor) -> Tensor:
+        if self._recorded is not None:
+            return self._recorded(images)
         return self.model(self.model.preprocess(images))  # type: ignore[operator]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:

@@ -133,7 +133,7 @@ class TrainerPart(Options):
     strategy: str = option("auto", "Lightning strategy")
     precision: str = option("32-true", "floating-point precision", choices=PRECISIONS)
     compile: bool = option(False, "use torch.compile")
-    cuda_graphs: bool = option(False, "record CUDA graphs of the compiled model")
+    cuda_graphs: bool = option(False, "record the passes of a step as CUDA graphs")
     deterministic: bool = option(False, "use deterministic algorithms on GPUs")
     patience: int | None = option(
         None, "epochs without a better validation score before stopping; null is none", at_least=1
@@ -145,8 +145,9 @@ class TrainerPart(Options):
 
     def validate(self) -> None:
         require(
-            self.compile or not self.cuda_graphs,
-            "trainer.cuda_graphs needs trainer.compile; set both, or neither.",
+            self.compile or not self.cuda_graphs or self.devices * self.num_nodes == 1,
+            f"trainer.cuda_graphs with {self.devices * self.num_nodes} processes needs "
+            "trainer.compile; set both, or neither.",
         )
 
 
