@@ -7,7 +7,8 @@ Each seed is trained, selected on validation and tested once, by the commands `t
 data (data.name=dermamnist_c), or a fraction of it, runs and record are kept beside those on the
 recipe's own.  In a setting {seed} stands for each of them
 (model.weights=runs/rotmnist_resnet/seed_{seed}).  With --add the record holds the seeds of the last
-one, too, if these had as many epochs.
+one, too, if these had as many epochs.  With --orbit D4 each trained model is also tested as an
+orbit, which is test-time augmentation over the group; a second record holds that.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import csv
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -22,7 +24,6 @@ from typing import Any
 from records import append_record, read_records
 
 from turnwise.errors import InputError
-from turnwise.evaluation import evaluate_run
 from turnwise.models import load
 from turnwise.runs.run import Run
 from turnwise.runs.selection import selected_epoch
@@ -43,6 +44,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="that tests: cpu or cuda")
     parser.add_argument("--records", type=Path, default=HERE / "recipes.jsonl")
     parser.add_argument("--add", action="store_true", help="to the seeds of the last record")
+    parser.add_argument("--orbit", metavar="GROUP", help="also test the models as orbits")
+    parser.add_argument("--combine", default="mean_probability", help="of the orbits")
     return parser.parse_args()
 
 
@@ -60,17 +63,32 @@ def _fraction(recipe: Recipe) -> str:
 def training(args: argparse.Namespace, name: str, seed: int) -> tuple[Path, list[str]]:
     run = args.output / name / f"seed_{seed}"
     settings = [setting.replace("{seed}", str(seed)) for setting in args.settings]
-    words = [str(args.recipe), *settings, f"seed={seed}", "--output", str(run)]
-    return run, [sys.executable, "-m", "turnwise", "train", *words]
+    return run, ["train", str(args.recipe), *settings, f"seed={seed}", "--output", str(run)]
 
 
-def figures_of(run: Path, device: str) -> dict[str, Any]:
-    """What one seed came to: test figures, the validation accuracy it was chosen by, the time."""
-    result = evaluate_run(run, device=device)
-    rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
+def run_all(commands: Sequence[Sequence[str]], parallel: bool) -> None:
+    """Run turnwise once for each list of words, one after another or all at once."""
+    lines = [[sys.executable, "-m", "turnwise", *words] for words in commands]
+    if parallel:
+        processes = [subprocess.Popen(line) for line in lines]
+        failed = [process.returncode for process in processes if process.wait()]
+    else:
+        failed = [done for line in lines if (done := subprocess.run(line).returncode)]
+    if failed:
+        sys.exit(f"{len(failed)} of {len(lines)} calls of turnwise {commands[0][0]} failed")
+
+
+def figures_of(run: Path, trained: Path) -> dict[str, Any]:
+    """What one seed came to: test figures, the validation accuracy it was chosen by, the time.
+
+    `trained` is the run itself, or the one that an orbit was made of.
+    """
+    result = Run(run).evaluation()
+    assert result is not None, "`turnwise test` has stored it"
+    rows = list(csv.DictReader((trained / "metrics.csv").read_text().splitlines()))
     main = result.get("main_score", "accuracy")  # of masks another than of classes
     turned = result["angles"][main]
-    selected, best = selected_epoch(Run(run))
+    selected, best = selected_epoch(Run(trained))
     return {
         f"test_{main}": result["scores"][main]["value"],
         "scores": {name: score["value"] for name, score in result["scores"].items()},
@@ -99,6 +117,7 @@ def earlier_seeds(args: argparse.Namespace, recipe: Recipe) -> dict[str, dict[st
         if record["figures"]["recipe"] == args.recipe.stem
         if record["figures"].get("data", own) == data
         if record["figures"].get("fraction", share) == share
+        if "orbit" not in record["figures"]
     ]  # fmt: skip
     if not found:
         return {}
@@ -125,28 +144,42 @@ def main() -> None:
     earlier = earlier_seeds(args, recipe) if args.add else {}
     require_alike(earlier, recipe)
     runs = [training(args, name, seed) for seed in args.seeds]
-    if args.parallel:
-        processes = [subprocess.Popen(command) for _, command in runs]
-        failed = [process.returncode for process in processes if process.wait()]
-    else:
-        failed = [done for _, command in runs if (done := subprocess.run(command).returncode)]
-    if failed:
-        sys.exit(f"{len(failed)} of {len(runs)} seeds failed")
-    seeds = earlier | {
-        str(seed): figures_of(run, args.device)
-        for seed, (run, _) in zip(args.seeds, runs, strict=True)
-    }
+    run_all([words for _, words in runs], args.parallel)
+    folders = {seed: folder for seed, (folder, _) in zip(args.seeds, runs, strict=True)}
+    test_and_record(args, recipe, folders, folders, earlier)
+    if args.orbit:
+        orbits = {seed: args.output / f"{name}-orbit" / f"seed_{seed}" for seed in args.seeds}
+        how = ["--group", args.orbit, "--combine", args.combine]
+        made = [["orbit", str(folders[s]), *how, "--output", str(orbits[s])] for s in args.seeds]
+        run_all(made, args.parallel)
+        extra = {"orbit": args.orbit, "combine": args.combine}
+        test_and_record(args, recipe, orbits, folders, {}, extra)
+
+
+def test_and_record(
+    args: argparse.Namespace,
+    recipe: Recipe,
+    runs: dict[int, Path],
+    trained: dict[int, Path],
+    earlier: dict[str, dict[str, Any]],
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """Test the run of each seed once, and append their record."""
+    tests = [["test", str(run), "--device", args.device] for run in runs.values()]
+    run_all(tests, args.parallel)
+    seeds = earlier | {str(seed): figures_of(run, trained[seed]) for seed, run in runs.items()}
     key = next(k for k in next(iter(seeds.values())) if k.startswith("test_"))
     accuracy = [figures[key] for figures in seeds.values()]
     spread = stdev(accuracy) if len(accuracy) > 1 else None
     summary = {
         "recipe": args.recipe.stem, "data": recipe.data.name, "fraction": recipe.data.fraction,
-        "mean": mean(accuracy), "spread": spread, "seeds": seeds,
+        **(extra or {}), "mean": mean(accuracy), "spread": spread, "seeds": seeds,
     }  # fmt: skip
     command = shlex.join(["python", "benchmarks/run_recipe.py", *sys.argv[1:]])
     append_record(args.records, command, summary | {"parallel": args.parallel})
     figures = f"{mean(accuracy):.4f} ± {spread or 0:.4f} over {len(accuracy)} seeds"
-    print(f"{name}: {key.replace('_', ' ')} {figures}")
+    what = " as an orbit" if extra else ""
+    print(f"{title(args, recipe)}{what}: {key.replace('_', ' ')} {figures}")
 
 
 if __name__ == "__main__":

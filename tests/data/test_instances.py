@@ -10,7 +10,9 @@ from turnwise.data.instances import (
     group_instances,
     match_instances,
     overlaps,
+    score_instances,
 )
+from turnwise.data.masks import boundaries, pixel_classes
 from turnwise.groups import act_on_image
 
 
@@ -138,3 +140,18 @@ def test_nothing_to_find():
     for a, b in ((empty, one), (one, empty)):
         assert match_instances(a, b)["ap"].tolist() == [[0] * len(THRESHOLDS)]
         assert match_instances(a, b)["pq"].tolist() == [0]
+
+
+def test_perfect_pixels_give_perfect_instances():
+    """Touching discs of different sizes, from their own three classes."""
+    labels = torch.zeros(1, 64, 64, dtype=torch.int16)
+    rows, cols = torch.meshgrid(torch.arange(64), torch.arange(64), indexing="ij")
+    for number, (row, col, radius) in enumerate(
+        ((14, 14, 9), (14, 33, 10), (30, 20, 8), (45, 45, 14), (48, 27, 5)), start=1
+    ):
+        labels[0, (rows - row) ** 2 + (cols - col) ** 2 <= radius**2] = number
+    probabilities = torch.nn.functional.one_hot(pixel_classes(labels), 3).movedim(-1, 1).float()
+    scores = {name: value.item() for name, value in score_instances(probabilities, labels).items()}
+    assert (boundaries(labels) & (labels > 0)).any() and scores["ap50"] == 1
+    assert match_instances(group_instances(probabilities), labels)["ap"][0, :9].tolist() == [1] * 9
+    assert min(scores.values()) > 0.97 and scores["dice"] == 1

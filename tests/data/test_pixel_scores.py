@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from turnwise.data.pixel_scores import TOLERANCE, boundaries, boundary_f1, class_overlaps
+from turnwise.data.masks import boundaries
+from turnwise.data.pixel_scores import TOLERANCE, boundary_f1, class_overlaps
 
 
 def maps(seed=0, scale=3):

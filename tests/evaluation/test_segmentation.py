@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from turnwise.data import Examples, Target
-from turnwise.data.instances import group_instances
+from turnwise.data.instances import group_instances, score_instances
 from turnwise.data.masks import INSTANCE_CLASSES, pixel_classes
-from turnwise.evaluation.segmentation import evaluate_masks, score_classes, score_instances
+from turnwise.evaluation.segmentation import evaluate_masks, score_classes
 from turnwise.groups import PlanarGroup
 
 INSTANCES = Target("instances", INSTANCE_CLASSES)

@@ -14,16 +14,16 @@ Paper:    Caicedo et al. 2019, "Nucleus segmentation across imaging experiments"
 """
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int64, Shaped
 from torch import Tensor
 
-from turnwise.data.masks import BACKGROUND, INSIDE
+from turnwise.data.masks import BACKGROUND, IGNORED_CLASS, INSIDE, TOUCHING
+from turnwise.data.pixel_scores import boundary_f1, class_overlaps
 
 Labels = Int64[Tensor, "image row col"]
 THRESHOLDS = tuple(t / 100 for t in range(50, 100, 5))
 SMALLEST = 8  # pixels of an instance
-STEPS = 8  # of a label per test whether any label still moves
+SCORES = ("ap50", "ap75", "ap", "pq", "dice", "iou", "boundary_f1")
 
 
 def group_instances(probabilities: Float[Tensor, "image 3 row col"]) -> Labels:
@@ -36,31 +36,39 @@ def group_instances(probabilities: Float[Tensor, "image 3 row col"]) -> Labels:
 
 
 def connected_components(mask: Bool[Tensor, "image row col"]) -> Labels:
-    """Return components of pixels that touch at sides or corners, each with a number of its own."""
-    # float32 is exact up to 2^24, and twice as fast
-    wide = torch.float32 if mask[0].numel() < 2**24 else torch.float64
-    first = torch.arange(1, mask[0].numel() + 1, device=mask.device, dtype=wide)
-    labels = first.view_as(mask[0]) * mask
+    """Return components of pixels that touch at sides or corners, each with a number of its own.
+
+    Every pixel holds the index of a pixel of its component, at first its own.  In each round the
+    pixel that is named takes the largest index next to any pixel that names it, and then every
+    pixel takes what the pixel that it names holds.
+    """
+    index = torch.arange(mask.numel(), device=mask.device).view_as(mask)
+    joined = [mask[one] & mask[other] for one, other in TOUCHING]
+    ends = [
+        torch.cat([index[pair[side]][both] for pair, both in zip(TOUCHING, joined, strict=True)])
+        for side in (0, 1)
+    ]
+    one, other = torch.cat(ends), torch.cat(ends[::-1])
+    labels = index.flatten()
     while True:
         before = labels
-        for _ in range(STEPS):
-            labels = F.max_pool2d(labels[:, None], 3, 1, 1)[:, 0] * mask
+        labels = labels.scatter_reduce(0, labels[one], labels[other], "amax")
+        labels = labels[labels]
         if torch.equal(before, labels):
-            return labels.long()
+            first = index[:, :1, :1]  # of each image
+            return (labels.view_as(mask) - first + 1) * mask
 
 
 def _grow(labels: Labels, foreground: Bool[Tensor, "image row col"]) -> Labels:
     """Let labels spread over the foreground, to the next pixels on four sides at a time."""
-    spread = labels.to(torch.float32 if labels[0].numel() < 2**24 else torch.float64)
     while True:
-        before = spread
-        for _ in range(STEPS):
-            down = F.max_pool2d(spread[:, None], (3, 1), 1, (1, 0))
-            across = F.max_pool2d(spread[:, None], (1, 3), 1, (0, 1))
-            near = torch.maximum(down, across)[:, 0]
-            spread = torch.where((spread == 0) & foreground, near, spread)
-        if torch.equal(before, spread):
-            return spread.long()
+        before, near = labels, labels.clone()
+        for one, other in TOUCHING[:2]:
+            near[one] = torch.maximum(near[one], before[other])
+            near[other] = torch.maximum(near[other], before[one])
+        labels = torch.where((before == 0) & foreground, near, before)
+        if torch.equal(before, labels):
+            return labels
 
 
 def _number_by_area(labels: Labels, smallest: int = 1) -> Labels:
@@ -69,11 +77,14 @@ def _number_by_area(labels: Labels, smallest: int = 1) -> Labels:
 
 
 def _number_one(labels: Int64[Tensor, "row col"], smallest: int) -> Int64[Tensor, "row col"]:
-    names, index, counts = labels.unique(return_inverse=True, return_counts=True)
-    areas = torch.where((names > 0) & (counts >= smallest), counts, 0)
-    rank = areas.argsort(stable=True).argsort()
-    numbers = rank + 1 - (areas == 0).sum()
-    return numbers.clamp_min(0)[index]
+    areas = labels.flatten().bincount()
+    areas[0] = 0
+    names = (areas >= smallest).nonzero()[:, 0]
+    numbers = torch.zeros_like(areas)
+    numbers[names[areas[names].argsort(stable=True)]] = torch.arange(
+        1, len(names) + 1, device=labels.device
+    )
+    return numbers[labels]
 
 
 def overlaps(
@@ -115,4 +126,27 @@ def _match_one(
         "pq": sure / half if half else iou.new_tensor(torch.nan),
         "found": iou.new_tensor(found),
         "true": iou.new_tensor(expected),
+    }
+
+
+def score_instances(
+    probabilities: Float[Tensor, "image 3 row col"], masks: Shaped[Tensor, "image row col"]
+) -> dict[str, Float64[Tensor, " image"]]:
+    """Return `SCORES` of each image on the CPU, NaN where one is undefined.
+
+    Dice and IoU are those of the pixels of all instances together, against the background.
+    """
+    predicted, true = group_instances(probabilities).cpu(), masks.cpu().long()
+    foreground = (true > 0).long().masked_fill(true < 0, IGNORED_CLASS)
+    overlaps = class_overlaps((predicted > 0).long(), foreground, 2)
+    matched = match_instances(predicted, true)
+    ap = matched["ap"]
+    return {
+        "ap50": ap[:, THRESHOLDS.index(0.5)],
+        "ap75": ap[:, THRESHOLDS.index(0.75)],
+        "ap": ap.mean(dim=1),
+        "pq": matched["pq"],
+        "dice": overlaps["dice"][:, 1],
+        "iou": overlaps["iou"][:, 1],
+        "boundary_f1": boundary_f1(predicted, true),
     }

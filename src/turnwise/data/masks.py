@@ -12,8 +12,7 @@ one pixel wide, inside each instance; it separates instances that touch.
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Int64, Shaped
+from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor
 
 from turnwise.errors import InputError
@@ -25,6 +24,13 @@ INSTANCE_CLASSES = ("background", "inside", "border")
 BACKGROUND, INSIDE, BORDER = range(3)
 IGNORED = {torch.uint8: 255, torch.int16: -1}  # by the type of the masks
 IGNORED_CLASS = -1  # in maps of classes, as losses and metrics take them
+_ALL, _MOST, _REST = slice(None), slice(None, -1), slice(1, None)
+TOUCHING = (  # every pair of pixels that touch, once; first those that touch at a side
+    ((_ALL, _MOST, _ALL), (_ALL, _REST, _ALL)),
+    ((_ALL, _ALL, _MOST), (_ALL, _ALL, _REST)),
+    ((_ALL, _MOST, _MOST), (_ALL, _REST, _REST)),
+    ((_ALL, _MOST, _REST), (_ALL, _REST, _MOST)),
+)
 
 
 def pixel_classes(masks: Masks) -> Int64[Tensor, "image row col"]:
@@ -36,12 +42,18 @@ def pixel_classes(masks: Masks) -> Int64[Tensor, "image row col"]:
     if masks.dtype == torch.uint8:
         classes = masks.long()
         return classes.masked_fill(classes == IGNORED[torch.uint8], IGNORED_CLASS)
-    labels = masks.float()[:, None]  # exact: they are below 2^15
-    most = F.max_pool2d(labels, 3, 1, 1)
-    least = -F.max_pool2d(-labels, 3, 1, 1)
-    inside = (most == labels) & (least == labels)  # beyond the image there is nothing
-    classes = torch.where(inside, INSIDE, BORDER).masked_fill(labels == 0, BACKGROUND)
-    return classes.masked_fill(labels < 0, IGNORED_CLASS)[:, 0]
+    classes = torch.where(boundaries(masks), BORDER, INSIDE).masked_fill(masks == 0, BACKGROUND)
+    return classes.masked_fill(masks < 0, IGNORED_CLASS)
+
+
+def boundaries(values: Shaped[Tensor, "image row col"]) -> Bool[Tensor, "image row col"]:
+    """Return which pixels touch a pixel of another value, at a side or a corner."""
+    edges = torch.zeros_like(values, dtype=torch.bool)
+    for one, other in TOUCHING:
+        differ = values[one] != values[other]
+        edges[one] |= differ
+        edges[other] |= differ
+    return edges
 
 
 def is_mask(targets: Tensor) -> bool:

@@ -10,10 +10,10 @@ A class that is in neither map of an image has no score there, and is left out o
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float64, Int64, Shaped
+from jaxtyping import Float64, Int64, Shaped
 from torch import Tensor
 
-from turnwise.data.masks import IGNORED_CLASS
+from turnwise.data.masks import IGNORED_CLASS, boundaries
 
 Classes = Int64[Tensor, "image row col"]
 TOLERANCE = 2  # pixels
@@ -49,13 +49,6 @@ def boundary_f1(
     precision, recall = (hit / size.clamp_min(1) for hit, size in zip(hits, sizes, strict=True))
     f1 = 2 * precision * recall / (precision + recall).clamp_min(1e-12)
     return torch.where(sizes[0] + sizes[1] > 0, f1, torch.nan)
-
-
-def boundaries(values: Shaped[Tensor, "image row col"]) -> Bool[Tensor, "image row col"]:
-    """Return which pixels have a neighbour, at a side or a corner, of another value."""
-    numbers = values.double()[:, None]
-    most, least = F.max_pool2d(numbers, 3, 1, 1), -F.max_pool2d(-numbers, 3, 1, 1)
-    return ((most != numbers) | (least != numbers))[:, 0]
 
 
 def _known(size: Float64[Tensor, "image class"]) -> Float64[Tensor, "image class"]:

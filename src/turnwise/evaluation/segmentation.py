@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from turnwise.data import Examples, Target
-from turnwise.data.instances import THRESHOLDS, group_instances, match_instances
-from turnwise.data.masks import IGNORED_CLASS, pixel_classes, rotate_masks
+from turnwise.data.instances import score_instances
+from turnwise.data.masks import pixel_classes, rotate_masks
 from turnwise.data.pixel_scores import boundary_f1, class_overlaps
 from turnwise.evaluation.metrics import Interval
 from turnwise.evaluation.transformations import equal_angles
@@ -76,10 +76,16 @@ def evaluate_masks(
         act, back = partial(act_on_image, group, g), partial(act_on_image, group, group.invert(g))
         elements[g] = view(act, act)
         kept &= back(elements[g].classes) == upright.classes
+    known = {360 * g / group.rotations: g for g in elements if not group.is_reflection(g)}
+    known = {} if fill == "disc" else known  # which shows less of the image
     rotated, shares = [upright], list[float]()
     for angle in _show(degrees[1:], "angles", progress):
         turn = partial(rotate_masks, degrees=angle, fill=fill)
-        rotated.append(view(partial(rotate_image, degrees=angle, fill=fill), turn))
+        rotated.append(
+            elements[known[angle]]
+            if angle in known
+            else view(partial(rotate_image, degrees=angle, fill=fill), turn)
+        )
         expected = turn(upright.classes.to(torch.uint8)).long()
         shares.append(float((rotated[-1].classes == expected).double().mean()))
     main = "ap50" if target.kind == "instances" else "dice"
@@ -125,25 +131,6 @@ def score_classes(probabilities: Float[Tensor, "image class row col"], masks: Ma
     overlaps = class_overlaps(predicted, true, probabilities.shape[1])
     means = {name: values.nanmean(dim=1) for name, values in overlaps.items()}
     return means | {"boundary_f1": boundary_f1(predicted, true)}
-
-
-def score_instances(probabilities: Float[Tensor, "image class row col"], masks: Masks) -> PerImage:
-    """Return the scores of each image for masks of instances."""
-    predicted = group_instances(probabilities).cpu()
-    true = masks.long()
-    foreground = (true > 0).long().masked_fill(true < 0, IGNORED_CLASS)
-    overlaps = class_overlaps((predicted > 0).long(), foreground, 2)
-    matched = match_instances(predicted, true)
-    ap = matched["ap"]
-    return {
-        "ap50": ap[:, THRESHOLDS.index(0.5)],
-        "ap75": ap[:, THRESHOLDS.index(0.75)],
-        "ap": ap.mean(dim=1),
-        "pq": matched["pq"],
-        "dice": overlaps["dice"][:, 1],
-        "iou": overlaps["iou"][:, 1],
-        "boundary_f1": boundary_f1(predicted, true),
-    }
 
 
 def _same(x: Tensor) -> Tensor:

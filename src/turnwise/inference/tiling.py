@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turnwise.data.instances import group_instances
-from turnwise.data.masks import IGNORED_CLASS
-from turnwise.data.pixel_scores import boundaries
+from turnwise.data.masks import IGNORED_CLASS, boundaries
 from turnwise.errors import require
 from turnwise.geometry.tiles import TilePlan, blending_window
 from turnwise.inference.predictor import Predictor

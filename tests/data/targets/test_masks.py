@@ -68,6 +68,20 @@ def test_instances_are_scored_by_the_classes_of_their_pixels():
     assert [row["pixels"] for row in kind.details(kind.measure(right, labels))] == counts.tolist()
 
 
+def test_instances_are_selected_by_those_that_are_found():
+    """One of two squares is missed: AP ½, whatever the pixels of the classes are."""
+    labels = torch.zeros(2, 16, 16, dtype=torch.int16)
+    labels[0, 2:8, 2:8], labels[0, 9:15, 9:15] = 1, 2
+    p = F.one_hot(pixel_classes(labels), 3).movedim(-1, 1).float()
+    p[0, :, 9:] = torch.tensor([1.0, 0, 0])[:, None, None]
+    found = INSTANCES.point_scores(INSTANCES.measure(p, labels))
+    assert INSTANCES.selection == "ap50" and set(found) == set(INSTANCES.score_names)
+    assert found["ap50"] == 1 / 2 and found["dice"] == pytest.approx(2 / 3), "image 2 is empty"
+    twice = torch.tensor([[2.0, 0.0]], dtype=torch.float64)
+    again = INSTANCES.scores(INSTANCES.measure(p, labels), twice)
+    assert float(again["ap50"]) == 1 / 2
+
+
 def example(size=8):
     """Return logits and instances, of which three pixels are ignored."""
     generator = torch.Generator().manual_seed(0)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from turnwise.data.instances import SCORES, score_instances
 from turnwise.data.masks import IGNORED_CLASS, pixel_classes
 from turnwise.data.targets.classes import lead_of, require_count
 from turnwise.data.targets.kind import (
@@ -119,10 +120,34 @@ class Masks(TargetKind):
 @register_kind
 @dataclass(frozen=True)
 class Instances(Masks):
-    """The number of the instance of every pixel; models predict background, inside and border."""
+    """The number of the instance of every pixel; models predict background, inside and border.
+
+    The scores are those of the instances that the three classes stand for, means over the images.
+    The border is one pixel wide, so its own overlap, and `mean_dice` with it, is low even where
+    every instance is found: moving the true masks by one pixel halves it.
+    """
 
     kind: ClassVar[str] = "instances"
     dtype: ClassVar[torch.dtype] = torch.int16
+    score_names: ClassVar[tuple[str, ...]] = (*SCORES, *Masks.score_names)
+    measured_names: ClassVar[tuple[str, ...]] = (*Masks.measured_names, *SCORES)
+    selection: ClassVar[str] = "ap50"
+
+    def measure(self, predictions: Predictions, targets: Targets) -> Measured:
+        """Return the pixels of each class, and the scores of the instances of each image."""
+        found = score_instances(predictions, targets)
+        scores = {name: values.to(predictions.device) for name, values in found.items()}
+        return {**super().measure(predictions, targets), **scores}
+
+    def scores(self, measured: Measured, weights: Weights) -> dict[str, Float[Tensor, " draw"]]:
+        """Return the mean scores of the instances, over the images that have them, and those of
+        the three classes of pixels."""
+        means = {
+            name: (weights @ measured[name].nan_to_num(0.0))
+            / (weights @ (~measured[name].isnan()).to(weights))
+            for name in SCORES
+        }
+        return {**means, **super().scores(measured, weights)}
 
 
 def _pixel_loss(
