@@ -28,7 +28,7 @@ WIDTH, COLOURS = 640, 255  # of the pictures on the page
 LIMIT = 600_000  # bytes of all pictures together
 BOTH = "turnwise-demo/equivariant turnwise-demo/baseline"
 SMALL = "heads=2 width=8 'widths=[[8],[8]]' 'crops=[[2],[1]]'"
-TRAIN = "turnwise demo --data digits --seconds 20"
+TRAIN = "turnwise demo --data digits --share 0.5"
 ENTRIES = {
     "film": (f"turnwise show film {BOTH} --angles 18 --output film.gif",
              "A picture turns; beside it the probability of each class, the right one in blue."),

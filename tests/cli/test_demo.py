@@ -7,7 +7,7 @@ import json
 import pytest
 
 import turnwise as library
-from turnwise.cli.demo import COMPARISONS, remove_earlier_demo, timed_recipe
+from turnwise.cli.demo import COMPARISONS, remove_earlier_demo
 from turnwise.cli.main import main
 from turnwise.errors import InputError
 from turnwise.runs.run import Run
@@ -18,7 +18,7 @@ def demo(tmp_path_factory):
     """Return the folder, the exit status and the output of one short demo."""
     folder, output = tmp_path_factory.mktemp("demo") / "new" / "page", io.StringIO()
     with contextlib.redirect_stdout(output):
-        status = main(["demo", "--seconds", "0.1", "--output", str(folder)])
+        status = main(["demo", "--share", "0.01", "--output", str(folder)])
     return folder, status, output.getvalue()
 
 
@@ -33,7 +33,7 @@ def test_a_page_is_written(demo):
     page = (folder / "index.html").read_text()
     assert status == 0
     assert f"open the page: {folder.resolve() / 'index.html'}" in output
-    assert "turnwise demo --data tiles --seconds 0.1" in page
+    assert "turnwise demo --data tiles --share 0.01" in page
     assert "Test images that both models classify correctly upright" in page
     assert "equivariant" in page
     assert "baseline" in page
@@ -73,7 +73,7 @@ def test_the_verdicts_are_on_the_page(demo):
 def test_the_two_recipes_differ_only_in_the_symmetry(data):
     comparison = COMPARISONS[data]
     equivariant, baseline = (
-        comparison.recipe(data, name, 3).plain() for name in ("equivariant", "baseline")
+        comparison.recipe(data, name).plain() for name in ("equivariant", "baseline")
     )
     name = baseline["model"].pop("name")
     symmetry = {"name", "roto", "oriented", "combine", "base_group", "chunk", "mask", "tune"}
@@ -82,29 +82,27 @@ def test_the_two_recipes_differ_only_in_the_symmetry(data):
     assert {"group", "widths" if data == "tiles" else "width"} <= shared
     for key in shared:
         assert equivariant["model"][key] == baseline["model"][key]
+    epochs = [recipe["trainer"].pop("max_epochs") for recipe in (equivariant, baseline)]
+    assert epochs == [comparison.epochs["equivariant"], comparison.epochs["baseline"]]
     del equivariant["model"], baseline["model"]
     assert equivariant == baseline
 
 
-def test_more_time_gives_more_epochs():
-    comparison, dataset = COMPARISONS["digits"], library.data.load_dataset("digits")
-    few, many = (
-        timed_recipe(comparison, "digits", "baseline", dataset, seconds).trainer.max_epochs
-        for seconds in (0.01, 60.0)
-    )
-    assert few == 1
-    assert many > 2
+def test_a_share_of_the_epochs_is_at_least_one():
+    comparison = COMPARISONS["digits"]
+    for share, epochs in ((0.001, 1), (0.5, comparison.epochs["baseline"] // 2)):
+        assert comparison.recipe("digits", "baseline", share).trainer.max_epochs == epochs
 
 
-@pytest.mark.parametrize("seconds", [0, -3])
-def test_a_positive_time_is_required(refused, seconds, empty_folder):
-    assert f"--seconds {seconds} must be above 0" in refused("demo", "--seconds", seconds)
+@pytest.mark.parametrize("share", [0, -3])
+def test_a_positive_share_is_required(refused, share, empty_folder):
+    assert f"--share {share} must be above 0" in refused("demo", "--share", share)
     assert not (empty_folder / "turnwise-demo").exists()
 
 
 def test_an_output_that_cannot_be_written_is_refused(refused, empty_folder):
     (empty_folder / "file").touch()
-    error = refused("demo", "--seconds", 0.1, "--output", "file/demo")
+    error = refused("demo", "--share", 0.01, "--output", "file/demo")
     assert "cannot write file/demo" in error
 
 
@@ -118,7 +116,7 @@ def test_a_folder_that_is_no_earlier_demo_is_not_removed(tmp_path):
 
 def test_an_earlier_demo_is_replaced(tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "environment.json").write_text('{"command": "turnwise demo --seconds 1"}')
+    (tmp_path / "run" / "environment.json").write_text('{"command": "turnwise demo --share 1"}')
     remove_earlier_demo(Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
     remove_earlier_demo(Run(tmp_path / "run"))  # a missing folder is no error

@@ -75,7 +75,7 @@ def test_help_fits_a_terminal_of_80_columns(name, capsys, monkeypatch):
         (["test", "run", "--agian"], "unrecognized arguments: --agian"),
         (["test", "run", "seed=1"], "unrecognized arguments: seed=1"),
         (["train", "a.yaml", "--seed=1"], "unrecognized arguments: --seed=1"),
-        (["demo", "--seconds", "many"], "argument --seconds: invalid float value: 'many'"),
+        (["demo", "--share", "many"], "argument --share: invalid float value: 'many'"),
     ],
 )
 def test_a_command_line_that_cannot_be_parsed_is_refused(words, message, capsys):

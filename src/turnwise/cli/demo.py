@@ -4,7 +4,7 @@ import argparse
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ OUTPUT = "turnwise-demo"
 TITLE = "Turnwise: the same small model, with and without symmetry"
 SHOWN = 5  # images on the page
 ANGLES = 24  # over 360 degrees, at which the two models are compared
-SPARE = 0.9  # of the time is planned
 NOTE = (
     "Test images that both models classify correctly upright: of each class, the one for which the "
     "baseline changes its prediction at the most angles."
@@ -31,22 +30,27 @@ class Comparison:
     """Two models that differ only in the symmetry, and how both are trained."""
 
     group: str
+    fraction: float  # of the training images
+    epochs: Mapping[str, int]  # that take the same time on two cores
     equivariant: Mapping[str, Any]
     baseline: Mapping[str, Any]
     augment: Mapping[str, Any]
     optimisation: Mapping[str, Any]
     remark: str = ""
 
-    def recipe(self, data: str, name: str, epochs: int) -> "Recipe":
-        """Return the recipe of the model called `name`."""
+    def recipe(self, data: str, name: str, share: float = 1.0) -> "Recipe":
+        """Return the recipe of the model called `name`, for a share of its epochs."""
         from turnwise.training.recipe import make_recipe
 
         return make_recipe(
             {
                 "model": {**getattr(self, name), "group": self.group},
-                "data": {"name": data, "augment": dict(self.augment)},
+                "data": {"name": data, "fraction": self.fraction, "augment": dict(self.augment)},
                 "optimisation": dict(self.optimisation),
-                "trainer": {"max_epochs": epochs, "accelerator": "cpu"},
+                "trainer": {
+                    "max_epochs": max(1, round(share * self.epochs[name])),
+                    "accelerator": "cpu",
+                },
                 "evaluation": {"angles": ANGLES},
             }
         )
@@ -57,6 +61,8 @@ VIT = {"patch": 7, "width": 64, "depth": 3}
 COMPARISONS = {
     "tiles": Comparison(
         group="D4",
+        fraction=0.35,
+        epochs={"equivariant": 40, "baseline": 72},
         equivariant={"name": "roto_resnet18", "oriented": 3, **RESNET},
         baseline={"name": "resnet18", **RESNET},
         augment={"rotation": 180, "mirror": True, "shift": 2, "scale": 0.1},
@@ -67,6 +73,8 @@ COMPARISONS = {
     ),
     "digits": Comparison(
         group="C4",
+        fraction=1.0,
+        epochs={"equivariant": 16, "baseline": 48},
         equivariant={"name": "orbit_vit", **VIT},
         baseline={"name": "vit", **VIT},
         augment={"rotation": 45, "shift": 1, "scale": 0.1},
@@ -84,8 +92,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="tiles: satellite images, which have no up (default); digits: handwritten digits",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=float, default=40, help="training time of each model (default: 40)"
-    )
+        "--share", type=float, default=1.0,
+        help="share of the usual epochs, for a shorter or longer demo (default: 1)",
+    )  # fmt: skip
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -96,12 +105,12 @@ def demo(args: argparse.Namespace) -> int:
     from turnwise.reports.pages import write_page
     from turnwise.reports.pages.report import report_page
 
-    require(0 < args.seconds < 1e5, f"--seconds {args.seconds:g} must be above 0, e.g. 40.")
+    require(0 < args.share < 1e3, f"--share {args.share:g} must be above 0, e.g. 1.")
     start, output, data = time.monotonic(), Path(args.output), load_dataset(args.data)
     comparison = COMPARISONS[args.data]
-    command = f"turnwise demo --data {args.data} --seconds {args.seconds:g}"
+    command = f"turnwise demo --data {args.data} --share {args.share:g}"
     for name in ("equivariant", "baseline"):
-        recipe = timed_recipe(comparison, args.data, name, data, args.seconds)
+        recipe = comparison.recipe(args.data, name, args.share)
         about = f"{recipe.model.name}, {recipe.trainer.max_epochs} epochs"
         print(f"training the {name} model ({about})", flush=True)
         print(train_and_measure(name, output / name, recipe, command, data), flush=True)
@@ -115,30 +124,6 @@ def demo(args: argparse.Namespace) -> int:
     return 0
 
 
-def timed_recipe(
-    comparison: Comparison, data: str, name: str, dataset: "Dataset", seconds: float
-) -> "Recipe":
-    """Return the recipe with as many epochs as fit into the time, by timing a few steps."""
-    import torch
-
-    from turnwise.runs.train import build_model
-    from turnwise.training.probe import seconds_per_step
-
-    recipe = comparison.recipe(data, name, 1)
-    steps = len(dataset.train) // recipe.optimisation.batch_size
-    limit = seconds / steps  # one epoch has to fit
-    model = build_model(recipe, dataset)
-    step = seconds_per_step(model, recipe, dataset.train, torch.device("cpu"), limit)
-    epochs = max(1, int(SPARE * seconds / (step * steps)))
-    trainer = replace(recipe.trainer, max_epochs=epochs)
-    warmup = min(recipe.optimisation.warmup_epochs, epochs / 10)
-    return replace(
-        recipe,
-        trainer=trainer,
-        optimisation=replace(recipe.optimisation, warmup_epochs=warmup),
-    )
-
-
 def train_and_measure(
     name: str, folder: Path, recipe: "Recipe", command: str, dataset: "Dataset"
 ) -> str:
@@ -149,7 +134,7 @@ def train_and_measure(
     from turnwise.runs.train import train
 
     remove_earlier_demo(Run(folder))
-    run = train(recipe, folder, dataset=dataset, command=command)
+    run = train(recipe, folder, command=command)
     result = evaluate_run(run)
     certificate = certify(
         run.model(), recipe.model.group, to_unit(dataset.val.images[:32]),
