@@ -51,6 +51,52 @@ def test_settings_are_those_of_a_recipe(turnwise, own):
     assert (status, len(json.loads(output)["target"]["names"])) == (1, 12)
 
 
+def test_the_command_that_it_prints_trains_as_suggested(turnwise, own):
+    """On any machine; the settings that were given are kept."""
+    words = ("inspect", "folder:own", "columns.path=x", "--on-error", "skip", "--json")
+    found = json.loads(turnwise(*words)[1])
+    suggested = {name: s["value"] for name, s in found["suggestions"].items()}
+    assert suggested["recipe"] in ("own_images_cpu", "own_images_gpu")
+    assert "exactly invariant under D4" in found["suggestions"]["recipe"]["reason"]
+    command = found["command"].split()
+    assert command[:4] == ["turnwise", "train", suggested["recipe"], "folder:own"]
+    assert command[4:] == ["data.columns.path=x", "data.on_error=skip", "model.group=D4"]
+    tiny = ["model.widths=[8,8]", "model.depths=[1,1]", "model.oriented=1", "trainer.max_epochs=1"]
+    cpu = ["trainer.accelerator=cpu", "optimisation.batch_size=8", "trainer.precision=32-true"]
+    assert turnwise(*command[1:], *tiny, *cpu, "--output", "run")[0] == 0
+    assert f"train with:\n  {found['command']}\n" in turnwise(*words[:-1])[1]
+
+
+def test_unequal_classes_and_mixed_sizes_change_the_command(turnwise, own):
+    for i in range(60):
+        path = next(own.rglob(f"{i:02}.png"))
+        if i % 2 and i > 20:
+            path.unlink()
+        else:
+            Image.open(path).resize((12, 10 + i % 2)).save(path)
+    status, output, _ = turnwise("inspect", "folder:own")
+    assert status == 1 and "train with" not in output  # sizes must be fixed, or one be given
+    output = turnwise("inspect", "folder:own", "--image-size", "8")[1]
+    settings = output.split("train with:\n")[1].split()[4:]
+    assert settings[:2] == ["data.image_size=8", "model.group=D4"]
+    assert set(settings[2:]) == {
+        "optimisation.class_weights=balanced", "trainer.select=balanced_accuracy",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["number", "multilabel"])
+def test_the_recipe_suits_the_kind_of_target(turnwise, own, kind):
+    names = {"number": "size", "multilabel": "cyst,stone"}[kind]
+    rows = [
+        f"{path},{i / 7:.2f}" if kind == "number" else f"{path},{i % 2},{i % 3 % 2}"
+        for i, path in enumerate(sorted(own.rglob("*.png")))
+    ]
+    (own.parent / "table.csv").write_text("\n".join([f"path,{names}", *rows]))
+    words = ("table.csv", f"data.columns.label=[{names}]", "--target", kind)
+    command = json.loads(turnwise("inspect", *words, "--json")[1])["command"]
+    assert command.endswith("optimisation.label_smoothing=0 optimisation.mixup=0")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

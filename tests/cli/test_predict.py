@@ -11,6 +11,7 @@ from PIL import Image
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
 from turnwise.data.targets import kind_of
+from turnwise.geometry.warps import inscribed_disc
 from turnwise.models import create_model, load, save
 
 
@@ -88,6 +89,23 @@ def test_a_rotated_image_gets_the_same_label(turnwise, run, images, empty_folder
 def test_control_different_digits_get_different_probabilities(turnwise, run, images):
     rows = table(turnwise("predict", run, images[0])[1])
     assert len({tuple(probabilities(row)) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("fill", ["disc", "zeros"])
+def test_a_model_of_discs_does_not_see_the_corners(turnwise, empty_folder, fill):
+    """The fill mode is a part of the model, so that any command follows it."""
+    model = create_model("vit", width=16, depth=1, heads=2, num_classes=3, image_size=8)
+    model.fill = fill
+    save(model, empty_folder / fill, classes=["a", "b", "c"])
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    for name, level in (("black.png", 0), ("white.png", 255)):
+        Image.fromarray(np.where(inscribed_disc(8, 8).numpy(), pixels, np.uint8(level))).save(name)
+    for words in (["predict", fill], ["embed", "--backbone", fill]):
+        output = empty_folder / f"{words[0]}.csv"
+        turnwise(*words, "black.png", "white.png", "--output", output)
+        one, other = table(output.read_text())
+        assert one.pop("image") != other.pop("image")
+        assert (one == other) == (fill == "disc"), words
 
 
 def test_a_csv_file_is_written(turnwise, run, images, empty_folder):

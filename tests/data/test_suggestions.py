@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from turnwise.data import load_dataset
-from turnwise.data.suggestions import LARGEST, suggest_fill, suggest_group, suggest_image_size
+from turnwise.data.suggestions import suggest_fill, suggest_group, suggest_image_size
 
 
 @pytest.mark.parametrize(
@@ -15,11 +15,11 @@ from turnwise.data.suggestions import LARGEST, suggest_fill, suggest_group, sugg
         ({(50, 50): 10}, "50", "all images have this size"),
         ({(50, 50): 96, (1, 50): 2, (30, 40): 2}, "50", "95% of the images are at least as large"),
         ({(40, 60): 5}, "40", "95% of the images"),
-        ({(1000, 900): 5}, str(LARGEST), "900 pixels are more than a first training needs"),
+        ({(1000, 900): 5}, "96", "900 pixels take too long for a first training on this machine"),
     ],
 )
 def test_sizes(sizes, value, words):
-    found = suggest_image_size(Counter(sizes))
+    found = suggest_image_size(Counter(sizes), 96)
     assert found.value == value and words in found.reason
 
 

@@ -1,5 +1,7 @@
 """The exported graph returns what the model returns, for images in [0, 1] and for bytes."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 import turnwise
 from turnwise.deploy.program import Program, has_embedding, trace
 from turnwise.errors import InputError
+from turnwise.geometry.warps import inscribed_disc
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,17 @@ def test_preprocessing_and_softmax_are_inside(model):
         torch.testing.assert_close(found[0], logits)
         torch.testing.assert_close(found[1], logits.softmax(-1))
         assert found[2].shape == (3, 16)
+
+
+def test_a_model_of_discs_sees_only_the_disc(model):
+    """The graph shows the model what training showed it, whoever runs the graph."""
+    images, black = torch.rand(2, 1, 8, 8), torch.zeros(2, 1, 8, 8)
+    cornerless = torch.where(inscribed_disc(8, 8), images, black)
+    discs = copy.copy(model)
+    discs.fill = "disc"
+    for chosen, same in ((model, False), (discs, True)):
+        graph = trace(Program(chosen, "float32", has_embedding=False).eval(), images).module()
+        assert torch.equal(graph(images)[0], graph(cornerless)[0]) == same
 
 
 def test_one_graph_takes_any_number_of_images(model):

@@ -31,6 +31,13 @@ def test_a_saved_model_is_loaded_exactly(tmp_path):
     assert {p.name for p in (tmp_path / "m").iterdir()} == {"model.safetensors", "config.json"}
 
 
+def test_the_fill_mode_is_stored_with_the_model(tmp_path):
+    model = turnwise.create_model("vit", **SMALL)
+    assert turnwise.load(turnwise.save(model, tmp_path / "any")).fill == ""
+    model.fill = "disc"
+    assert turnwise.load(turnwise.save(model, tmp_path / "disc")).fill == "disc"
+
+
 def test_a_run_folder_opens_as_its_model(folder):
     assert turnwise.from_pretrained(folder.parent).config == turnwise.load(folder).config
 

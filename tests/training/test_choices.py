@@ -4,7 +4,9 @@ import pytest
 
 from turnwise.errors import InputError
 from turnwise.models import create_model
-from turnwise.training.choices import read_choices
+from turnwise.training.choices import advise, largest_side, read_choices
+from turnwise.training.recipe import read_recipe
+from turnwise.training.shipped import find_recipe
 
 ROWS = [(device, row) for device in ("cpu", "cuda") for row in read_choices("folder:x", device)]
 
@@ -60,3 +62,23 @@ def test_only_classes_have_label_smoothing(kind, smoothing):
 def test_masks_are_refused_with_what_to_do():
     with pytest.raises(InputError, match=r"no model can be chosen for the mask targets of nuclei"):
         read_choices("nuclei", "cpu", kind="mask")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["class", "ordinal", "number", "multilabel"])
+def test_the_suggested_recipe_ships_and_takes_its_settings(device, kind):
+    advice = advise(device, "C4", kind=kind, unequal=kind == "class")
+    recipe = read_recipe(find_recipe(advice.recipe), advice.settings)
+    assert recipe.model.group == "C4"
+    assert (recipe.optimisation.label_smoothing > 0) == (kind == "class")
+    assert recipe.optimisation.class_weights == ("balanced" if kind == "class" else None)
+    assert ("no GPU" in advice.reason) == (device == "cpu")
+
+
+def test_no_recipe_is_suggested_for_masks():
+    assert advise("cpu", "D4", kind="mask") is None
+
+
+def test_the_largest_side_is_that_of_a_row():
+    for device in ("cpu", "cuda"):
+        assert largest_side(device) == max(row.side for row in read_choices("folder:x", device))

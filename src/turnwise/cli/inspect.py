@@ -2,10 +2,13 @@
 
 import argparse
 import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnwise.cli.terminal import add_data_dir
+from turnwise.cli.terminal import add_data_dir, chosen_device
 
 if TYPE_CHECKING:
     from turnwise.data.inspection import Finding, Inspection
@@ -36,10 +39,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def inspect(args: argparse.Namespace) -> int:
     """Inspect a data set before training: classes, sizes, groups, unusable files, equal and nearly
-    equal images, and which image size, symmetry group and fill mode suit it. Exit status: 0, or 1
-    if something must be fixed before training."""
+    equal images, which image size, symmetry group, fill mode and recipe suit it, and the command
+    that trains with them. Exit status: 0, or 1 if something must be fixed before training."""
     from turnwise.data.inspection import inspect_source
     from turnwise.reports.contact_sheet import require_sheet, write_contact_sheet
+    from turnwise.training.choices import largest_side
     from turnwise.training.recipe import make_data_part
 
     sheet = Path(args.contact_sheet) if args.contact_sheet else None
@@ -49,16 +53,56 @@ def inspect(args: argparse.Namespace) -> int:
     data = make_data_part(args.source, [*args.settings, *flags])
     found = inspect_source(
         data.name, data.reading, image_size=data.image_size, val_fraction=data.val_fraction,
-        data_dir=args.data_dir,
+        data_dir=args.data_dir, largest=largest_side(chosen_device("auto").type),
     )  # fmt: skip
+    found, settings = with_recipe(found)
+    given = [f"data.{setting.removeprefix('data.')}" for setting in (*args.settings, *flags)]
+    command = train_command(found, given, settings)
     if sheet:
         write_contact_sheet(found, sheet)
-    print(
-        json.dumps(as_plain(found), ensure_ascii=False, indent=2) if args.json else summary(found)
-    )
+    if args.json:
+        plain = {**as_plain(found), "command": command}
+        print(json.dumps(plain, ensure_ascii=False, indent=2))
+    else:
+        print(summary(found))
+        if command and not found.must_fix:
+            print(f"\ntrain with:\n  {command}")
     if sheet and not args.json:
         print(f"\nimages of each class are in {sheet}")
     return int(found.must_fix)
+
+
+def with_recipe(found: "Inspection") -> "tuple[Inspection, tuple[str, ...]]":
+    """Add the recipe to the suggestions; return its settings, too."""
+    from turnwise.data.suggestions import Suggestion
+    from turnwise.training.choices import UNEQUAL, advise
+
+    counts = [len(positions) for positions in found.strata.values()]
+    advice = advise(
+        chosen_device("auto").type, found.suggestions["group"].value, kind=found.target.kind,
+        unequal=found.target.has_classes and max(counts) > UNEQUAL * max(1, min(counts)),
+    )  # fmt: skip
+    if advice is None:
+        return found, ()
+    suggestion = {"recipe": Suggestion(advice.recipe, advice.reason)}
+    return replace(found, suggestions=found.suggestions | suggestion), advice.settings
+
+
+def train_command(found: "Inspection", given: Sequence[str], settings: Sequence[str]) -> str:
+    """Return the command that trains as suggested; empty if no recipe is.
+
+    Args:
+        given: the settings of the data part that the user gave.
+        settings: those that the recipe needs.
+    """
+    if "recipe" not in found.suggestions:
+        return ""
+    side = found.suggestions["image_size"].value
+    size = [f"data.image_size={side}"]
+    if set(found.sizes) == {(int(side), int(side))} or any("image_size=" in s for s in given):
+        size = []
+    words = ["turnwise", "train", found.suggestions["recipe"].value, found.source]
+    return shlex.join([*words, *given, *size, *settings])
 
 
 def as_plain(found: "Inspection") -> dict[str, Any]:
@@ -110,7 +154,10 @@ def summary(found: "Inspection") -> str:
     for title, must_fix in (("must be fixed before training", True), ("to know", False)):
         listed = [_explain(f) for f in found.findings if f.must_fix == must_fix]
         blocks += ["\n".join([f"{title}:", *listed])] if listed else []
-    suggested = [f"  {name:<10}  {s.value:<8} {s.reason}" for name, s in found.suggestions.items()]
+    width = max(len(s.value) for s in found.suggestions.values())
+    suggested = [
+        f"  {name:<10}  {s.value:<{width}}  {s.reason}" for name, s in found.suggestions.items()
+    ]
     return "\n\n".join([*blocks, "\n".join(["suggested:", *suggested])])
 
 

@@ -37,6 +37,7 @@ from turnwise.data.transforms import convert_channels, resize
 from turnwise.errors import InputError
 
 SIDE = 32  # of the small versions
+LARGEST = 256  # pixels of a suggested image size
 UNEQUAL = 5  # times as many images in the largest class as in the smallest
 _PREFIX = "^[^_-]+(?=[_-])"  # of file names that may begin with a patient
 
@@ -107,11 +108,15 @@ def inspect_source(
     image_size: int | None = None,
     val_fraction: float | None = None,
     data_dir: str | Path | None = None,
+    largest: int = LARGEST,
 ) -> Inspection:
-    """Inspect a data set by its name; raise if it cannot be listed at all."""
+    """Inspect a data set by its name; raise if it cannot be listed at all.
+
+    The suggested image size is at most `largest` pixels.
+    """
     reading = reading or Reading()
     if own_reader(name) is None:
-        return _inspect_published(name, data_dir)
+        return _inspect_published(name, data_dir, largest)
     listed = list_own(name, reading)
     if isinstance(listed, Table):
         rows, seen, findings = _look_at_files(listed, image_size, reading)
@@ -126,17 +131,18 @@ def inspect_source(
     except InputError as error:
         splits = {}
         findings.append(Finding(str(error), must_fix=True))
-    return _conclude(name, rows, seen, count, findings, splits)
+    return _conclude(name, rows, seen, count, findings, splits, largest)
 
 
-def _inspect_published(name: str, data_dir: str | Path | None) -> Inspection:
+def _inspect_published(name: str, data_dir: str | Path | None, largest: int) -> Inspection:
     data = load_dataset(name, data_dir=data_dir)
     whole = concatenate([getattr(data, split) for split in SPLITS])
     ends = torch.tensor([len(getattr(data, split)) for split in SPLITS])
     parts = torch.arange(len(whole)).split(ends.tolist())
     seen = _look_at_images(whole.images)
     rows = Rows(whole, data.target, (), data.provenance)
-    return _conclude(name, rows, seen, len(seen), [], dict(zip(SPLITS, parts, strict=True)))
+    splits = dict(zip(SPLITS, parts, strict=True))
+    return _conclude(name, rows, seen, len(seen), [], splits, largest)
 
 
 def _conclude(
@@ -146,6 +152,7 @@ def _conclude(
     count: int,
     findings: list[Finding],
     splits: dict[str, Tensor],
+    largest: int,
 ) -> Inspection:
     """Add what concerns all images: copies, unequal classes, groups and suggestions."""
     digests = torch.stack([one.digest for one in seen])
@@ -162,7 +169,7 @@ def _conclude(
         findings=(),
         suggestions={"group": suggest_group(images), "fill": suggest_fill(images)},
     )
-    size = {"image_size": suggest_image_size(found.sizes)}
+    size = {"image_size": suggest_image_size(found.sizes, largest)}
     more = [*_copies(found, digests), *_similar(found, digests), *_balance(found), *_groups(found)]
     return replace(found, findings=(*findings, *more), suggestions={**size, **found.suggestions})
 

@@ -12,7 +12,6 @@ from turnwise.data.transforms import convert_channels
 from turnwise.geometry.warps import AUTO, choose_fill
 from turnwise.groups import PlanarGroup, act_on_image
 
-LARGEST = 256  # pixels: larger images cost more time than a first training is worth
 FEW = 0.05  # share of images that may be smaller than the size that is suggested
 CHANGE = 0.25  # of a pixel's standard deviation: how far a mean image may be from its rotation
 CHANCE = 3.0  # times the squared standard error: what chance explains
@@ -28,16 +27,17 @@ class Suggestion(NamedTuple):
     reason: str
 
 
-def suggest_image_size(sizes: Sizes) -> Suggestion:
-    """Suggest a size to which few images are enlarged.
+def suggest_image_size(sizes: Sizes, largest: int) -> Suggestion:
+    """Suggest a size to which few images are enlarged, at most `largest` pixels.
 
-    >>> suggest_image_size(Counter({(50, 50): 9, (40, 60): 1})).value
+    >>> suggest_image_size(Counter({(50, 50): 9, (40, 60): 1}), 96).value
     '40'
     """
     sides = sorted(min(size) for size, count in sizes.items() for _ in range(count))
     side = sides[int(FEW * len(sides))]
-    if side > LARGEST:
-        return Suggestion(str(LARGEST), f"{side} pixels are more than a first training needs")
+    if side > largest:
+        reason = f"{side} pixels take too long for a first training on this machine"
+        return Suggestion(str(largest), reason)
     if len(sizes) == 1 and len(set(*sizes)) == 1:
         return Suggestion(str(side), "all images have this size")
     return Suggestion(str(side), f"{1 - FEW:.0%} of the images are at least as large")

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from turnwise.data.batches import to_unit
 from turnwise.data.targets import kind_of
 from turnwise.errors import InputError
-from turnwise.inference.predictor import PRECISIONS, Predictor
+from turnwise.geometry.warps import keep_disc
+from turnwise.inference.predictor import PRECISIONS, Predictor, keeps_disc
 from turnwise.models.contract import Model, logits_of
 
 Images = Shaped[Tensor, "batch channel row col"]
@@ -28,12 +29,13 @@ class Program(nn.Module):
     def __init__(self, model: nn.Module, precision: str, *, has_embedding: bool) -> None:
         super().__init__()
         self.model, self.precision, self.has_embedding = model, precision, has_embedding
-        self.kind = kind_of(model)
+        self.kind, self.keeps_disc = kind_of(model), keeps_disc(model)
         predicted = "probabilities" if self.kind.has_probabilities else "predictions"
         self.outputs = ("logits", predicted, *(("embedding",) if has_embedding else ()))
 
     def forward(self, images: Images) -> tuple[Tensor, ...]:
-        images = to_unit(images).to(PRECISIONS[self.precision])
+        images = to_unit(images)
+        images = (keep_disc(images) if self.keeps_disc else images).to(PRECISIONS[self.precision])
         preprocess = getattr(self.model, "preprocess", None)
         prepared = images if preprocess is None else preprocess(images)
         if not self.has_embedding or not isinstance(self.model, Model):

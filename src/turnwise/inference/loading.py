@@ -16,6 +16,7 @@ from turnwise.errors import InputError, require
 from turnwise.inference.exported import FileModel, open_file
 from turnwise.models import create_model, list_models, load
 from turnwise.models.registry import config_of
+from turnwise.models.storage import find_model, read_config
 from turnwise.models.weights import forbids_commerce, pretrained_folder, read_card
 from turnwise.options import parse_value
 from turnwise.runs.run import Run
@@ -61,16 +62,14 @@ def open_trained(target: str | Path) -> nn.Module:
 
 
 def fill_of(target: str | Path) -> str:
-    """Return the fill mode that a run or pretrained weights were trained with.
-
-    It is "zeros" for a model folder, which does not state it.
-    """
+    """Return the fill mode that a model was trained with; "zeros" if nothing states it."""
     run, folder = Run(target), pretrained_folder(target)
     if run.exists:
         return run.recipe.data.fill
     if folder is not None:
         return make_recipe(read_card(folder)["recipe"], stored=True).data.fill
-    return "zeros"
+    stated = read_config(find_model(target)).get("fill") if Path(target).is_dir() else ""
+    return str(stated or "zeros")
 
 
 def open_described(target: str | Path) -> FileModel:

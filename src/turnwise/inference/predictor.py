@@ -80,7 +80,7 @@ class Predictor:
         )
         self.model, self.outputs, self.batch_size = model, tuple(outputs), batch_size
         self.kind = kind_of(model)
-        self._keeps_disc = getattr(model, "fill", "") == "disc"  # as in training
+        self._keeps_disc = keeps_disc(model)
         self._precision = fixed or precision
         self._fixed_batch = model.batch if isinstance(model, FileModel) else None
 
@@ -205,6 +205,11 @@ class Predictor:
             predicted = self.kind.predict(logits.to(wide))
             found |= {"predictions": predicted, "probabilities": predicted}
         return {name: found[name] for name in wanted}
+
+
+def keeps_disc(model: nn.Module) -> bool:
+    """Return whether the model was trained on the inscribed discs of images, and must see those."""
+    return getattr(model, "fill", "") == "disc"
 
 
 def _require_finite(values: Tensor, name: str) -> None:

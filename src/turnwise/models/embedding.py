@@ -50,6 +50,11 @@ class Embedding(ImageModel):
         sizes = [getattr(self.model, "num_features", None), getattr(config, "hidden_size", None)]
         return next((size for size in sizes if isinstance(size, int)), 0)
 
+    @property
+    def fill(self) -> str:
+        """The fill mode that the backbone was trained with; empty if it does not state it."""
+        return str(getattr(self.model, "fill", ""))
+
     def preprocess(self, images: Images) -> Images:  # type: ignore[override]
         return self.prepare(images)
 

@@ -48,6 +48,7 @@ def save(model: nn.Module, folder: str | os.PathLike[str], classes: Sequence[str
         "options": dict(config.options),
         "classes": classes,
         "target": dict(getattr(model, "target", None) or {}),
+        "fill": getattr(model, "fill", ""),
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     folder = Path(folder)
@@ -106,6 +107,7 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
         raise InputError(f"{folder} does not hold a usable model: {error}") from error
     model.classes = tuple(config["classes"])  # type: ignore[assignment]
     model.target = config.get("target", {})
+    model.fill = config.get("fill", "")
     return model.eval()
 
 

@@ -22,7 +22,7 @@ from turnwise.data.transforms import fit_images
 from turnwise.errors import InputError, require
 from turnwise.groups import PlanarGroup
 from turnwise.runs.train import build_model
-from turnwise.training.choices import Choice, read_choices
+from turnwise.training.choices import UNEQUAL, Choice, read_choices
 from turnwise.training.probe import seconds_per_step
 from turnwise.training.recipe import Recipe
 
@@ -33,7 +33,6 @@ EVALUATION = 0.4  # of the time of training steps, for as many images of validat
 FINISH = 2.0  # seconds to store the model
 FILES_SEEN = 200  # headers that are read to choose a size
 PROBED = 320  # images that candidates are timed on
-UNEQUAL = 2.0  # images of the largest class over those of the smallest
 EMA = ((2500, 0.998), (500, 0.99))  # decay of averaged weights from so many steps on
 
 

@@ -244,7 +244,8 @@ class Run:
         if self.is_resumable and not (self.model_folder / MODEL_CONFIG).is_file():
             raise UnfinishedRunError(f"{self.path} has not finished training.", self.path)
         model = load(self.path)
-        model.fill = self.recipe.data.fill if self.exists else ""  # type: ignore[assignment]
+        if self.exists:  # older models do not state it
+            model.fill = self.recipe.data.fill  # type: ignore[assignment]
         return model
 
     def save_model(self, model: nn.Module, classes: tuple[str, ...] = ()) -> None:

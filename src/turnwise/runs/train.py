@@ -194,6 +194,7 @@ def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: b
         module.load_state_dict(run.read_checkpoint("best")["state_dict"])
         device = trainer.strategy.root_device
         model.target = choose_decisions(module, dataset, device).plain()  # type: ignore[assignment]
+        model.fill = recipe.data.fill  # type: ignore[assignment]
         run.save_model(model, dataset.classes)
 
 

@@ -1,4 +1,4 @@
-"""The table of candidates of `turnwise train SOURCE --minutes`, and the recipes that it holds."""
+"""What to train on images of your own: the candidates of `--minutes`, and the shipped recipes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,16 @@ from turnwise.training.recipe import Recipe, make_recipe
 
 TABLE = Path(__file__).with_name("choices.yaml")
 PARTS = ("model", "data", "optimisation", "trainer")
+UNEQUAL = 2.0  # images of the largest class over those of the smallest
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A shipped recipe for images of your own, the settings that suit them, and the reason."""
+
+    recipe: str
+    settings: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,37 @@ class Choice:
         values["data"] |= {"name": source, **({} if side is None else {"image_size": side})}
         values["optimisation"]["batch_size"] = min(values["optimisation"]["batch_size"], batch)
         return make_recipe(values, overrides)
+
+
+def largest_side(device: str, *, path: Path = TABLE) -> int:
+    """Return the largest side, in pixels, of the images that a row for a device trains on."""
+    rows = parse_yaml(read_text(path))["rows"]
+    return max(int(row["side"]) for row in rows if row["device"] == device)
+
+
+def advise(
+    device: str, group: str, *, kind: str = "class", unequal: bool = False, path: Path = TABLE
+) -> Advice | None:
+    """Return the shipped recipe for a device; None for a kind of target that it cannot predict.
+
+    Args:
+        device: "cpu" or "cuda".
+        group: the symmetry group of the model.
+        kind: the kind of target.
+        unequal: whether the classes have very different numbers of images.
+    """
+    table = parse_yaml(read_text(path))
+    if kind not in table["kinds"]:
+        return None
+    changes = [{"model": {"group": group}}, *([table["unequal"]] if unequal else [])]
+    changes += [] if kind == "class" else [table["other_kinds"]]
+    settings = tuple(
+        f"{part}.{key}={value}"
+        for layer in changes for part, keys in layer.items() for key, value in keys.items()
+    )  # fmt: skip
+    place = "a GPU is available" if device == "cuda" else "no GPU is available"
+    model = f"a ResNet-18 with group convolutions, exactly invariant under {group}"
+    return Advice(table["recipes"][device], settings, f"{place}: {model}")
 
 
 def read_choices(
