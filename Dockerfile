@@ -1,4 +1,4 @@
-# A service that answers POST /predict with one model (docs/deploy.md).
+# A service that answers POST /predict with one model (docs/how-to/export.md).
 #
 #   docker build -t turnwise .
 #   docker build -t turnwise --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 .

@@ -2,6 +2,7 @@
 #   make demo    train, test and certify two small models, and write one page with the result
 #   make test    lint, types and tests
 #   make slow    the tests that `make test` leaves out
+#   make docs    the documentation site, in site/; a broken link is an error
 #   make fuzz    hostile inputs for FUZZ_MINUTES=10, new ones in every run; stops at the first finding
 # Each makes .venv first, and again only when pyproject.toml or constraints.txt changed.
 
@@ -16,7 +17,7 @@ WORKERS ?= 2
 
 FUZZ_MINUTES ?= 10
 
-.PHONY: demo test slow fuzz check setup clean
+.PHONY: demo test slow fuzz check docs setup clean
 
 demo: $(READY)
 	$(RUN) -m turnwise demo
@@ -37,6 +38,9 @@ check: $(READY)
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
+docs: .venv/docs-ready
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -45,5 +49,10 @@ $(READY): pyproject.toml constraints.txt
 	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
+# a second step, because `make test` does not need it
+.venv/docs-ready: $(READY)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis turnwise-demo
+	rm -rf site .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis turnwise-demo

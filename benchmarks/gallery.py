@@ -1,4 +1,4 @@
-"""Make docs/gallery.md and its pictures, by the commands that stand beside them.
+"""Make docs/how-to/figures.md and its pictures, by the commands that stand beside them.
 
     python benchmarks/gallery.py [--only KIND ...]
 

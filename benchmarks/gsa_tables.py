@@ -1,4 +1,4 @@
-"""The tables of docs/gsa.md, from the figures of published_errors.py and the recipes' records.
+"""The tables of docs/papers/gsa.md, from published_errors.py and the records of recipes.
 
 What was published stands in the head of each recipe, in words that `published` reads.
 """
@@ -121,7 +121,7 @@ def accuracies(records: dict[str, Record]) -> str:
         seeds = records[path.stem]["figures"]["seeds"].values() if path.stem in records else []
         ours = percent([seed["test_accuracy"] for seed in seeds]) if seeds else "not run"
         chosen = "validation" if seeds else "–"
-        link = f"[{path.stem}](../recipes/{path.name})"
+        link = f"[{path.stem}](../../recipes/{path.name})"
         rows.append([link, *published(path), ours, chosen, str(len(seeds))])
     headers = ["recipe", "published", "selected on", "ours", "selected on", "seeds"]
     return markdown_table(headers, rows)

@@ -1,4 +1,4 @@
-"""Published figures beside ours, with how each was selected: the tables of docs/leaderboard.md.
+"""Published figures beside ours, and how each was selected: docs/results/leaderboard.md.
 
 `python benchmarks/tables.py` writes them.  How a figure was selected was read from the program that
 made it, in the file that is named.  A row of ours is the last record of a recipe.
@@ -125,7 +125,7 @@ def board(name: str, latest: Mapping[str, Record], link: Cell, cells: Iterable[C
         if record is not None:
             ours = [link(record), *(cell(record) for cell in cells)]
         elif row.recipe:
-            path = f"[{row.recipe}](../recipes/{row.recipe}.yaml)"
+            path = f"[{row.recipe}](../../recipes/{row.recipe}.yaml)"
             ours = [path, NOT_RUN, *[UNDEFINED] * (count - 1)]
         else:
             ours = [UNDEFINED] * (count + 1)

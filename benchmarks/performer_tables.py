@@ -1,4 +1,4 @@
-"""The tables of docs/performers.md, from the records: a row fills as soon as there is a record.
+"""The tables of docs/papers/performers.md, from the records.
 
 python benchmarks/performer_tables.py            rewrite what stands between the markers
 python benchmarks/performer_tables.py --check    only say what is out of date (exit status 1)
@@ -19,7 +19,7 @@ from records import Record, read_records
 from turnwise.reports.tables import UNDEFINED, format_error, format_percent, markdown_table
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "performers.md"
+PAGE = HERE.parent / "docs" / "papers" / "performers.md"
 MARKED = re.compile(
     r"(<!-- (\w+): made by benchmarks/performer_tables.py -->\n).*?(<!-- end: \2 -->)", re.DOTALL
 )
@@ -103,7 +103,7 @@ def performer_shifts() -> str:
                 continue
             theirs = PUBLISHED_WORST.get(recipe.stem)
             shown = UNDEFINED if theirs is None else format_percent(theirs)
-            link = f"[{recipe.stem}](../recipes/{recipe.name})"
+            link = f"[{recipe.stem}](../../recipes/{recipe.name})"
             rows.append([link, shown, *shift_cells(latest.get(recipe.stem))])
     heads = ["recipe", "class 1 by 8, published worst", "our worst", "unmoved", "change of logits",
              "all classes by 4, worst", "unmoved", "same answer at worst"]  # fmt: skip

@@ -1,6 +1,6 @@
 """Plant faults in an invariant network, certify it, and write which faults are found.
 
-    python benchmarks/planted_faults.py            # a few minutes; writes docs/planted_faults.md
+    python benchmarks/planted_faults.py            # a few minutes; writes its page in docs/results
     python benchmarks/planted_faults.py --compile  # with torch.compile, which takes longer
 
 The network is invariant under C4 without a fault, which is checked first.  Each fault adds a corner
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from turnwise.evaluation import Scope, certify
 from turnwise.models import orbit
 
-PAGE = Path(__file__).parents[1] / "docs" / "planted_faults.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "planted_faults.md"
 SIDE, COUNT, WEIGHT = 12, 32, 1.0
 Condition = Callable[["Planted", Tensor], Any]
 

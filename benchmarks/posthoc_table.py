@@ -1,4 +1,4 @@
-"""Write the tables of docs/orbits.md from the records, beside what was published.
+"""Write the tables of docs/papers/orbits.md from the records, beside what was published.
 
 python benchmarks/posthoc_table.py            rewrite what stands between the markers
 python benchmarks/posthoc_table.py --check    only say whether it is out of date (exit status 1)
@@ -21,7 +21,7 @@ from turnwise.reports.tables import markdown_table
 from turnwise.training.recipe import Recipe, read_recipe
 
 HERE = Path(__file__).parent
-RECIPES, PAGE = HERE.parent / "recipes", HERE.parent / "docs" / "orbits.md"
+RECIPES, PAGE = HERE.parent / "recipes", HERE.parent / "docs" / "papers" / "orbits.md"
 MARKED = re.compile(
     r"(<!-- (\w+): made by benchmarks/posthoc_table.py -->\n).*?(<!-- (\w+) ends -->)", re.DOTALL
 )
@@ -37,7 +37,7 @@ EXPERIMENTS = {  # the data of a recipe, and how much of it -> the name of its t
     ("pcam", 1.0): "pcam",
 }
 # Test accuracies in percent, tuned not at all, the head, and everything, as in the tables of the
-# blog of WouterBant/GEVit-DL2-Project; its own name of each combination is in docs/orbits.md.
+# blog of WouterBant/GEVit-DL2-Project; its names of the combinations: docs/papers/orbits.md.
 PUBLISHED: dict[str, dict[str, tuple[float | None, float | None, float | None]]] = {
     "full": {
         BARE: (97.23, None, None),

@@ -3,7 +3,7 @@
     python benchmarks/published_errors.py
 
 Random weights as each network starts with, float64, CPU, seed 0; under four minutes on one core.
-The record goes to benchmarks/published_errors.jsonl; docs/gsa.md shows its tables.
+The record goes to benchmarks/published_errors.jsonl; docs/papers/gsa.md shows its tables.
 
 Errors are max|Φ(g f) − g Φ(f)| / max|Φ(f)| for a quarter turn and, where the group has mirrors, a
 mirror: they generate all that the pixel grid has of the group.

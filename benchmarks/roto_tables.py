@@ -1,4 +1,4 @@
-"""The tables of docs/roto.md: scores upright and over the orbit, and what RotoConv costs."""
+"""The tables of docs/papers/roto.md: scores upright and over the orbit, and what RotoConv costs."""
 
 from collections.abc import Iterable
 from statistics import mean
@@ -39,7 +39,7 @@ def scores(runs: Iterable[Run]) -> str:
         if data not in DATA or not all("orbit_scores" in seed for seed in seeds):
             continue
         size = recipe.data.image_size or entry(data).image_size
-        cells = [f"{data}, {size}", f"[{stem}](../recipes/{stem}.yaml)", weights(seeds)]
+        cells = [f"{data}, {size}", f"[{stem}](../../recipes/{stem}.yaml)", weights(seeds)]
         cells += [*(score(seeds, name) for name in SCORES), str(len(seeds))]
         found.append(((DATA.index(data), size, stem), cells))
     headers = ["data, pixels", "recipe", "weights", *SCORES.values(), "seeds"]

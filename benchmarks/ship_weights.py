@@ -37,7 +37,7 @@ from turnwise.runs import Run
 from turnwise.training.recipe import Recipe
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "weights.md"
+PAGE = HERE.parent / "docs" / "how-to" / "weights.md"
 TABLE = re.compile(
     r"(<!-- weights: made by benchmarks/ship_weights.py -->\n).*?(<!-- weights end here -->)",
     re.DOTALL,

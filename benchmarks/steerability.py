@@ -7,7 +7,7 @@
 Random networks: `gsa_net`, exact, own queries, two blocks of 20 channels and one head, window 5, 24
 pixels, float32, four seeds.  Images are 12 pictures of five spots, and changes are relative to the
 standard deviation between them, as `turnwise.evaluation.steerability` defines them.  The record
-goes to benchmarks/steerability.jsonl; docs/steerability.md shows it.
+goes to benchmarks/steerability.jsonl; docs/concepts/steerability.md shows it.
 """
 
 import shlex

@@ -23,7 +23,7 @@ from turnwise.reports.tables import UNDEFINED, format_percent, markdown_table
 from turnwise.training.recipe import read_recipe
 
 HERE = Path(__file__).parent
-PAGES = [HERE.parent / "README.md", *sorted((HERE.parent / "docs").glob("*.md"))]
+PAGES = [HERE.parent / "README.md", *sorted((HERE.parent / "docs").rglob("*.md"))]
 ANGLES, SEEDS = 24, 3  # that a row of the results must have
 MARKED = re.compile(
     r"(<!-- (\w+): made by benchmarks/tables.py -->\n).*?(<!-- end of \2 -->)", re.DOTALL
@@ -159,7 +159,7 @@ def all_results() -> str:
     return markdown_table(
         headers,
         [
-            [link(record, "../"), *(cell(record) for cell in cells)]
+            [link(record, "../../"), *(cell(record) for cell in cells)]
             for record in by_data(list(latest().values()))
         ],
     )
@@ -176,7 +176,9 @@ def flagship() -> str:
     headers = ["recipe", "group", "weights", "test accuracy", "same answer over the group", "seeds"]
     tested = [r for r in latest().values() if "_turnwise_vit_" in r["figures"]["recipe"]]
     cells = (group, weights, partial(over_seeds, key="test_accuracy"), over_group, seeds)
-    rows = [[link(record, "../"), *(cell(record) for cell in cells)] for record in by_data(tested)]
+    rows = [
+        [link(record, "../../"), *(cell(record) for cell in cells)] for record in by_data(tested)
+    ]
     return markdown_table(headers, rows) if rows else "None yet."
 
 
@@ -230,7 +232,7 @@ def all_angles() -> str:
     figures = read_records(HERE / "turn_agreement.jsonl")[-1]["figures"]
     columns = list(next(iter(figures["runs"].values())))
     rows = [
-        [f"[{name}](../recipes/{name}.yaml)", *(format_percent(found[c], 2) for c in columns)]
+        [f"[{name}](../../recipes/{name}.yaml)", *(format_percent(found[c], 2) for c in columns)]
         for name, found in ((run.split("/")[0], found) for run, found in figures["runs"].items())
     ]
     steps = f"{figures['angles']} angles, {figures['pictures']:,} pictures"
@@ -265,7 +267,7 @@ def flagship_speed() -> str:
 def board(name: str) -> str:
     """Published figures of one data set beside ours."""
     cells = (partial(over_seeds, key="test_accuracy"), weights, over_group, minutes, seeds)
-    return leaderboard.board(name, latest_by_recipe(), partial(link, to_root="../"), cells)
+    return leaderboard.board(name, latest_by_recipe(), partial(link, to_root="../../"), cells)
 
 
 def steered(trained: bool) -> str:

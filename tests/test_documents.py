@@ -14,7 +14,7 @@ from turnwise.models.registry import list_models, unregister
 from turnwise.training.recipe import make_recipe, read_recipe
 
 REPOSITORY = Path(__file__).parents[1]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
 def blocks(path, language):
@@ -70,6 +70,20 @@ def test_links_lead_to_files(page):
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
+def test_every_page_is_in_the_navigation():
+    """`make docs` refuses a page that is not, but `make test` does not build the site."""
+    configuration = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"))
+
+    def paths(entry):
+        if isinstance(entry, str):
+            return {entry}
+        inner = entry.values() if isinstance(entry, dict) else entry
+        return set().union(*map(paths, inner))
+
+    pages = {p.relative_to(REPOSITORY / "docs").as_posix() for p in PAGES[1:]}
+    assert pages <= paths(configuration["nav"])
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_generated_parts_have_both_markers(page):
     text = page.read_text(encoding="utf-8")
@@ -83,7 +97,7 @@ def test_tables_are_made_from_the_records():
 
 
 def test_every_key_of_a_recipe_is_explained_with_its_default():
-    """The table of docs/recipes.md has one row per key."""
+    """The table of docs/reference/recipes.md has one row per key."""
     recipe = make_recipe({"model": {"name": "vit"}, "data": {"name": "digits"}}).plain()
     keys = {}
 
@@ -96,7 +110,7 @@ def test_every_key_of_a_recipe_is_explained_with_its_default():
         key: recipe["model"][key] for key in ("name", "group")
     }  # its options: models.md
     walk(recipe, "")
-    page = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "reference" / "recipes.md").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", page, re.MULTILINE))
     assert set(documented) == set(keys)
     for name, default in documented.items():

@@ -1,4 +1,4 @@
-"""The tables of docs/orbits.md are made from records, and records from one pass per view."""
+"""The tables of docs/papers/orbits.md are made from records, and records from one pass per view."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The tables of docs/performers.md are made from the records."""
+"""The tables of docs/papers/performers.md are made from the records."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ def test_the_tables_are_made_from_the_records():
 
 
 def test_every_table_is_in_the_page():
-    text = (REPOSITORY / "docs" / "performers.md").read_text()
+    text = (REPOSITORY / "docs" / "papers" / "performers.md").read_text()
     for name in ("accuracies", "shifts", "growth", "window", "steps"):
         assert f"<!-- performer_{name}: made by benchmarks/performer_tables.py -->\n|" in text
         assert f"<!-- end: performer_{name} -->" in text

@@ -1,4 +1,4 @@
-"""The tables of docs/roto.md, made from records with known figures."""
+"""The tables of docs/papers/roto.md, made from records with known figures."""
 
 import sys
 from importlib import import_module
@@ -35,7 +35,7 @@ def run(stem, data="dermamnist", scores=(0.7, 0.8), **more):
 
 def test_scores_are_given_upright_and_at_the_worst_element(tables):
     line = tables.scores([run("some")]).splitlines()[-1]
-    assert line.startswith("| dermamnist, 28 | [some](../recipes/some.yaml) | 1.50 M |")
+    assert line.startswith("| dermamnist, 28 | [some](../../recipes/some.yaml) | 1.50 M |")
     assert line.count("75.0 ± 5.0 / 65.0") == 4
     assert line.endswith("| 2 |")
 

@@ -34,7 +34,7 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
     fraction: float = 1.0,
     reading: Reading | None = None,
 ) -> Dataset:
-    """Load a data set of the catalogue, or your own images (docs/own_images.md).
+    """Load a data set of the catalogue, or your own images (docs/how-to/own-images.md).
 
     Args:
         name: the name in the catalogue, "folder:PATH", or the path of a .csv, .parquet or .npz.

@@ -4,8 +4,8 @@ Paper:    Romero & Cordonnier 2021, "Group Equivariant Stand-Alone Self-Attentio
           Xu et al. 2023, "E(2)-Equivariant Vision Transformer".
 Symbols:  a network is a lifting layer, stages of blocks with pools between them, a linear map to
           the classes, the mean over the pixels, the maximum over the group.
-Departs:  variant="exact" corrects the published programs (docs/gsa.md); variant="gsa-2021" and
-          variant="gevit-2023" are those programs, digit for digit.
+Departs:  variant="exact" corrects the published programs (docs/papers/gsa.md); "gsa-2021" and
+          "gevit-2023" are those programs, digit for digit.
 """
 
 import math

@@ -295,5 +295,5 @@ def config_of(model: nn.Module) -> ModelConfig:
         return config
     raise InputError(
         f"a {type(model).__name__} that create_model did not build cannot be saved by name; save "
-        "its state dict yourself, or register its family (docs/tour.md)."
+        "its state dict yourself, or register its family (docs/contributing/tour.md)."
     )

@@ -1,8 +1,8 @@
 """What the published group self-attention computes, choice by choice, and what is right.
 
 A `Convention` is passed to the layers.  `EXACT` is ours; `GSA_2021` and `GEVIT_2023` reproduce the
-published programs, faults included, so that their weights give their outputs.  docs/gsa.md measures
-the cost of each fault.  A table of relations T is equivariant if and only if
+published programs, faults included, so that their weights give their outputs.  docs/papers/gsa.md
+measures the cost of each fault.  A table of relations T is equivariant if and only if
 T(Rh, Rg, Rm) = T(h, g, m) for every R in the group.
 
 Letters:  v, g, m number the elements as the published programs do; h numbers them as we do.  They
