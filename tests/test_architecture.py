@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PACKAGES = [
-    "errors", "parsing", "options", "files", "signals", "groups", "geometry", "kernels",
+    "errors", "parsing", "options", "files", "signals", "notebook", "groups", "geometry", "kernels",
     "attention", "layers",
     "models", "data", "training", "runs", "inference", "evaluation", "reports", "deploy", "cli",
     "__main__",

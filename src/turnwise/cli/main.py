@@ -31,7 +31,7 @@ from turnwise.cli import (
     train,
 )
 from turnwise.cli.model_flags import hyphenate
-from turnwise.cli.terminal import keep_memory, note
+from turnwise.cli.terminal import Parser, keep_memory, note
 from turnwise.errors import InputError, UnfinishedRunError
 from turnwise.signals import interrupt_on_termination
 
@@ -63,7 +63,7 @@ EARLIER_FLAGS = {"--picture": "--image", "--pictures": "--images"}  # of version
 
 def top_parser() -> argparse.ArgumentParser:
     """Return the parser of `turnwise` itself; commands have parsers of their own."""
-    top = argparse.ArgumentParser(prog="turnwise", description=(__doc__ or "").splitlines()[0])
+    top = Parser(prog="turnwise", description=(__doc__ or "").splitlines()[0])
     top.add_argument("--version", action="version", version=f"turnwise {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -74,7 +74,7 @@ def top_parser() -> argparse.ArgumentParser:
 def command_parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of one command."""
     run, add_arguments = COMMANDS[name]
-    parser = argparse.ArgumentParser(prog=f"turnwise {name}", description=help_text(name))
+    parser = Parser(prog=f"turnwise {name}", description=help_text(name))
     parser.set_defaults(command=name, perform=run)
     add_arguments(parser)
     return parser

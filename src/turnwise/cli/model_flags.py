@@ -18,6 +18,7 @@ from turnwise.cli.published import (
     refuse_ignored,
     takes_no_value,
 )
+from turnwise.cli.terminal import Parser
 from turnwise.data.sources import own_reader
 from turnwise.errors import InputError, require, require_known
 from turnwise.options import Option, describe, parse_value
@@ -111,7 +112,7 @@ def model_parser(model: str) -> argparse.ArgumentParser:
     from turnwise.models import describe_model, describe_options
 
     theirs, switches = published_names(model), published_switches(model)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"turnwise train {model}", allow_abbrev=False,
         usage="%(prog)s DATASET\n           [--option VALUE | key=value …]",
         description=f"{describe_model(model)} Options may also be written width=128; any other key "

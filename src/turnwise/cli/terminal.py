@@ -3,9 +3,12 @@
 import argparse
 import ctypes
 import os
+import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 from turnwise.errors import InputError
 
@@ -15,6 +18,27 @@ OR_FILE = f"{MODEL_HELP}; or a file that turnwise export wrote"
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h numbers them
 KEPT = 1 << 30  # bytes; a larger block, or more free memory than this, is returned
 TUNING = ("GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that suggests the nearest spelling of a mistyped command, flag or choice."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.match(r".*invalid choice: '([^']+)' \(choose from (.+)\)", message)
+        if wrong:
+            known = re.findall(r"[\w.-]+", wrong[2])
+            message = f"{message.split(' (choose from')[0]}. {self._suggestion(wrong[1], known)}"
+        elif message.startswith("unrecognized arguments: "):
+            word = message.removeprefix("unrecognized arguments: ").split()[0].partition("=")[0]
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            known = flags if word.startswith("-") else []
+            message = f"{message}. {self._suggestion(word, known)}"
+        super().error(message.rstrip())
+
+    def _suggestion(self, word: str, known: Sequence[str]) -> str:
+        near = get_close_matches(word.replace("_", "-"), known, n=1)
+        help_command = f"`{self.prog} --help` lists what there is."
+        return f"Did you mean {near[0]}?" if near else help_command
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:

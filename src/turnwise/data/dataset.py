@@ -32,8 +32,10 @@ from torch import Tensor
 
 from turnwise.data.targets import TargetKind, known_kinds, make_kind
 from turnwise.errors import InputError, require_known
+from turnwise.notebook import html_table
 
 SPLITS = ("train", "val", "test")
+MAX_COLUMNS = 20  # classes that a notebook shows one by one
 Images = UInt8[Tensor, "image channel row col"]
 Targets = Shaped[Tensor, "image *target"]
 Labels = Int64[Tensor, " image"]
@@ -174,6 +176,19 @@ class Dataset:
     def group_counts(self) -> dict[str, int]:
         """Return the number of groups in every split; 0 where groups are not known."""
         return {split: getattr(self, split).group_count for split in SPLITS}
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook displays: the size of each split, by class where there are any."""
+        named = self.target.has_classes and len(self.classes) <= MAX_COLUMNS
+        rows = []
+        for split in SPLITS:
+            part = getattr(self, split)
+            shape = "×".join(map(str, part.images.shape[1:]))
+            count = part.labels.bincount(minlength=len(self.classes)).tolist() if named else []
+            rows.append([split, f"{len(part):,}", shape, *map(str, count)])
+        title = f"{self.name}: {self.provenance} ({self.target.kind})"
+        headers = ["split", "images", "channels×rows×cols", *(self.classes if named else ())]
+        return html_table(title, headers, rows)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from turnwise.errors import InputError, require
 from turnwise.evaluation.layer_trace import LayerCheck
 from turnwise.groups.equivariance import COARSE_TOLERANCE, TOLERANCE
 from turnwise.inference.predictor import PRECISIONS
+from turnwise.notebook import html_table
 from turnwise.parsing import read_json
 
 FORMAT = 3
@@ -73,6 +74,11 @@ class ElementCheck:
     probability: float = 0.0
     margin: float = 0.0
     worst: int = 0
+
+    @property
+    def error(self) -> float:
+        """The error in the finest precision that was measured."""
+        return next(e for p in PRECISIONS if (e := getattr(self, p)) is not None)
 
     @property
     def holds(self) -> bool:
@@ -221,6 +227,14 @@ class Certificate:
         agrees = self.original is None or self.original.holds
         complete = bool(self.elements and self.controls)
         return complete and agrees and all(part.holds for part in parts)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook displays: the verdict, and the error of every element."""
+        shown = [(e.meaning, e.error, e.holds) for e in self.elements]
+        shown += [(c.name, c.change, c.holds) for c in self.controls]
+        rows = [[name, f"{x:.1e}", "holds" if holds else "FAILS"] for name, x, holds in shown]
+        verdict = f"{self.target}: {'' if self.holds else 'NOT '}invariant under {self.claim}"
+        return html_table(verdict, ["transformation or negative control", "change", ""], rows)
 
     def plain(self) -> dict[str, Any]:
         """Return nested plain values, as certificate.schema.json describes them."""
