@@ -86,6 +86,23 @@ def test_a_command_line_that_cannot_be_parsed_is_refused(words, message, capsys)
 
 
 @pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["trian"], "Did you mean train?"),
+        (["show", "flim", "run"], "Did you mean film?"),
+        (["test", "run", "--agian"], "Did you mean --again?"),
+        (["test", "run", "--data_dri=x"], "Did you mean --data-dir?"),
+        (["xyzzy"], "`turnwise --help` lists what there is."),
+        (["groups", "seed=1"], "`turnwise groups --help` lists what there is."),
+    ],
+)
+def test_the_nearest_spelling_is_suggested(words, hint, capsys):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert capsys.readouterr().err.endswith(f"{hint}\n")
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["train", "a.yaml", "seed=1", "trainer.max_epochs=2", "--output", "b"],

@@ -101,3 +101,9 @@ def test_columns_and_names_must_agree():
 def test_unknown_kinds_are_refused():
     with pytest.raises(InputError, match=r"unknown kind of target 'clas'\. Did you mean 'class'"):
         Target("clas", ("a", "b"))
+
+
+def test_notebooks_show_the_images_of_each_class():
+    shown = dataset(some(count=4))._repr_html_()
+    assert "<tr><td>train</td><td>4</td><td>3×5×5</td>" in shown
+    assert shown.count("<tr>") == 4

@@ -200,3 +200,11 @@ def test_a_certificate_of_version_0_1_0_is_read_in_the_present_words():
     assert schema_error(as_json(read)) == ""
     texts = json.dumps({k: v for k, v in as_json(read).items() if k not in ("request", "layers")})
     assert not any(word in texts for word in ("picture", "mirror", "turn by", "answer"))
+
+
+def test_notebooks_show_the_verdict_and_every_element(certificate, failed):
+    shown = certificate._repr_html_()
+    assert f"{certificate.target}: invariant under {certificate.group}" in shown
+    assert shown.count("<tr>") == 1 + len(certificate.elements) + len(certificate.controls)
+    assert "FAILS" not in shown
+    assert "NOT invariant" in failed._repr_html_() and "FAILS" in failed._repr_html_()

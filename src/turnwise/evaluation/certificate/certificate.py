@@ -76,11 +76,6 @@ class ElementCheck:
     worst: int = 0
 
     @property
-    def error(self) -> float:
-        """The error in the finest precision that was measured."""
-        return next(e for p in PRECISIONS if (e := getattr(self, p)) is not None)
-
-    @property
     def holds(self) -> bool:
         errors = {name: getattr(self, name) for name in PRECISIONS}
         return any(error is not None for error in errors.values()) and all(
@@ -225,12 +220,13 @@ class Certificate:
         """Whether every exact element holds, at every size and condition, and every control."""
         parts: tuple[Any, ...] = (*self.elements, *self.controls, *self.sizes, *self.conditions)
         agrees = self.original is None or self.original.holds
-        complete = bool(self.elements and self.controls)
-        return complete and agrees and all(part.holds for part in parts)
+        return bool(self.elements and self.controls) and agrees and all(p.holds for p in parts)
 
     def _repr_html_(self) -> str:
         """Return what a notebook displays: the verdict, and the error of every element."""
-        shown = [(e.meaning, e.error, e.holds) for e in self.elements]
+        finest = [next(x for p in PRECISIONS if (x := getattr(e, p)) is not None)
+                  for e in self.elements]  # fmt: skip
+        shown = [(e.meaning, x, e.holds) for e, x in zip(self.elements, finest, strict=True)]
         shown += [(c.name, c.change, c.holds) for c in self.controls]
         rows = [[name, f"{x:.1e}", "holds" if holds else "FAILS"] for name, x, holds in shown]
         verdict = f"{self.target}: {'' if self.holds else 'NOT '}invariant under {self.claim}"
