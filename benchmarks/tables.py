@@ -4,10 +4,11 @@ python benchmarks/tables.py            rewrite what stands between the markers
 python benchmarks/tables.py --check    only say what is out of date (exit status 1 if anything is)
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,27 @@ import attention_tables
 import leaderboard
 import roto_tables
 import steerability
+import torch
 from gsa_tables import ERRORS, accuracies, curve, percent
 from records import Record, read_records
 
 from turnwise.groups import PlanarGroup
+from turnwise.models import create_model, list_models
 from turnwise.reports.tables import UNDEFINED, format_percent, markdown_table
-from turnwise.training.recipe import read_recipe
+from turnwise.training.recipe import Recipe, read_recipe
 
 HERE = Path(__file__).parent
 PAGES = [HERE.parent / "README.md", *sorted((HERE.parent / "docs").rglob("*.md"))]
+MODEL_TABLE = HERE.parent / "src" / "turnwise" / "reports" / "model_table.json"
 ANGLES, SEEDS = 24, 3  # that a row of the results must have
 MARKED = re.compile(
     r"(<!-- (\w+): made by benchmarks/tables.py -->\n).*?(<!-- end of \2 -->)", re.DOTALL
 )
+
+
+@cache
+def recipe_of(stem: str) -> Recipe:
+    return read_recipe(HERE.parent / "recipes" / f"{stem}.yaml")
 
 
 def link(record: Record, to_root: str = "") -> str:
@@ -46,8 +55,7 @@ def weights(record: Record) -> str:
 
 def over_group(record: Record) -> str:
     """How often all elements of the group that the grid has give one answer."""
-    recipe = HERE.parent / "recipes" / f"{record['figures']['recipe']}.yaml"
-    exact = PlanarGroup.named(read_recipe(recipe).model.group).exact_subgroup()
+    exact = PlanarGroup.named(recipe_of(record["figures"]["recipe"]).model.group).exact_subgroup()
     same = over_seeds(record, "orbit_agreement")
     return f"{same} ({exact})" if exact.order > 1 else UNDEFINED
 
@@ -63,7 +71,7 @@ def at_angles(record: Record, key: str) -> str:
 
 
 def own_data(figures: dict[str, Any]) -> str:
-    return read_recipe(HERE.parent / "recipes" / f"{figures['recipe']}.yaml").data.name
+    return recipe_of(figures["recipe"]).data.name
 
 
 def elsewhere(record: Record) -> str:
@@ -84,10 +92,7 @@ def latest_by_recipe() -> dict[str, Record]:
 
 def roto_runs() -> list[roto_tables.Run]:
     stems = [(record["figures"]["recipe"], record) for record in latest().values()]
-    return [
-        (stem, read_recipe(HERE.parent / "recipes" / f"{stem}.yaml"), record)
-        for stem, record in stems
-    ]
+    return [(stem, recipe_of(stem), record) for stem, record in stems]
 
 
 def roto_speed(device: str) -> str:
@@ -107,7 +112,7 @@ def by_data(records: list[Record]) -> list[Record]:
 def task(record: Record) -> tuple[str, str, float]:
     """What is to be learned: the data, their size as the recipe's name has it, and how many."""
     figures = record["figures"]
-    recipe = read_recipe(HERE.parent / "recipes" / f"{figures['recipe']}.yaml")
+    recipe = recipe_of(figures["recipe"])
     data = figures.get("data") or own_data(figures)
     return data, figures["recipe"].split("_")[0], recipe.data.fraction
 
@@ -184,7 +189,7 @@ def flagship() -> str:
 
 def group(record: Record) -> str:
     stem = record["figures"]["recipe"]
-    return read_recipe(HERE.parent / "recipes" / f"{stem}.yaml").model.group
+    return recipe_of(stem).model.group
 
 
 def flagship_trials() -> str:
@@ -309,8 +314,39 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
+def model_table() -> str:
+    """What `turnwise models` shows: parameters and sizes of the models, and their records."""
+    results: dict[str, list[dict[str, Any]]] = {}
+    records = [r for r in latest().values() if recipe_of(r["figures"]["recipe"]).data.fraction == 1]
+    for name in sorted({recipe_of(r["figures"]["recipe"]).model.name for r in records}):
+        of = [r for r in records if recipe_of(r["figures"]["recipe"]).model.name == name]
+        for data in sorted({task(record)[0] for record in of}):
+            for record in best([r for r in of if task(r)[0] == data]):
+                results.setdefault(name, []).append({
+                    "data": data, "accuracy": over_seeds(record, "test_accuracy"),
+                    "seeds": len(record["figures"]["seeds"]), "recipe": record["figures"]["recipe"],
+                })  # fmt: skip
+    facts: dict[str, dict[str, Any]] = {}
+    for name in list_models():
+        built = {} if name.startswith("orbit_") else built_facts(name)
+        if known := built | ({"results": results[name]} if name in results else {}):
+            facts[name] = known
+    return json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
+
+
+def built_facts(name: str) -> dict[str, Any]:
+    with torch.device("meta"):
+        model = create_model(name, group="C4", num_classes=10, in_chans=3, image_size=64)
+    exact = [size for size in range(48, 81) if size in model.exact_size(size)]
+    step = exact[1] - exact[0] if len(exact) > 1 else 0
+    sizes = {0: "as built", 1: "any"}.get(step, f"multiples of {step}")
+    return {"parameters": sum(p.numel() for p in model.parameters()), "sizes": sizes}
+
+
 def main() -> int:
     stale = {}
+    if (text := model_table()) != MODEL_TABLE.read_text(encoding="utf-8"):
+        stale[MODEL_TABLE] = text
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         fresh = MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)

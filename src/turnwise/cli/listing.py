@@ -16,20 +16,23 @@ def model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def models(args: argparse.Namespace) -> int:
-    """List the models that can be built by name, with their options, and the pretrained weights.
+    """List the models that can be built by name, by family, with their parameters, image sizes and
+    recorded results, and the pretrained weights; a single model is listed with its options.
     Exit status: 0, or 1 if no name matches."""
-    from turnwise.models import describe_model, list_models, model_options
+    from turnwise.models.registry import ORBIT, list_models
     from turnwise.reports.model_card import HEADERS, pretrained_cards, summary_rows
+    from turnwise.reports.model_table import BUILT_FOR, describe, model_tables
     from turnwise.reports.tables import text_table
 
     names = list_models(args.pattern)
-    for name in names:
-        print(f"{name}\n    {describe_model(name)}")
-        if names == [args.pattern]:
-            print(_explain_options(name))
-            continue
-        options = ", ".join(f"{key}={value!r}" for key, value in model_options(name).items())
-        print(f"    options: {options}")
+    if names == [args.pattern]:
+        print(f"{names[0]}: {describe(names[0])}\n{_explain_options(names[0])}")
+    elif names:
+        is_whole = args.pattern == "*"
+        print(model_tables([n for n in names if not (is_whole and n.startswith(ORBIT))]))
+        print(f"\nParameters: {BUILT_FOR}. `turnwise models NAME` lists results and options.")
+        if is_whole:
+            print("orbit_NAME runs NAME on every view: exactly invariant, |G| times the cost.")
     rows = summary_rows(pretrained_cards(args.pattern))
     if rows:
         print(f"\npretrained weights:\n{text_table(HEADERS, rows)}")

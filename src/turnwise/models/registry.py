@@ -8,6 +8,7 @@ A design is a frozen dataclass of options (`turnwise.options`).  Flags, help, re
 and the exactly invariant `orbit_NAME` variant (models/orbits.py) follow from it.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -122,6 +123,14 @@ def describe_model(name: str) -> str:
     """Return one line that describes the model."""
     line = _family(name).description
     return f"Exactly invariant orbit of: {line}" if name.startswith(ORBIT) else line
+
+
+def family_of(name: str) -> str:
+    """Return the title of the family: the first line of the docstring of its module."""
+    if name.startswith(ORBIT):
+        return "Exactly invariant orbits: the model runs on every view of the image."
+    text = (sys.modules[_family(name).build.__module__].__doc__ or "").strip()
+    return text.partition("\n\n")[0].replace("\n", " ")
 
 
 def describe_options(name: str) -> tuple[Option, ...]:
