@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -31,6 +32,7 @@ from records import Record, append_record, read_records
 from turnwise.reports.tables import format_percent, markdown_table
 
 HERE = Path(__file__).parent
+SEEDS = 3  # that a result needs
 SEARCH, FINAL = HERE / "real_images_search.jsonl", HERE / "real_images.jsonl"
 POLICY = {"policy": "standard"}
 # name: data of the recipe, the group, the side in pixels, and the score that selects
@@ -244,9 +246,52 @@ def run_all(jobs: Sequence[Job], args: argparse.Namespace) -> int:
     return outcomes.count(False)
 
 
-def table(args: argparse.Namespace) -> str:
+@dataclass(frozen=True)
+class Result:
+    """One model on one data set, over its seeds; `exact` models are invariant by construction."""
+
+    data: str
+    title: str
+    side: int
+    images: int  # for training
+    model: str
+    parameters: int
+    exact: bool
+    validation: float
+    accuracy: str
+    minutes: float
+
+
+def results(records: Path = FINAL) -> list[Result]:
+    """Return the results on all training images with three seeds or more."""
+    from turnwise.data.catalogue import entry
+
+    found = [r["figures"] for r in known(records) if r["figures"]["fraction"] == 1]
+    kinds = dict.fromkeys((f["set"], f["model"]) for f in found)
+    cells = [[f for f in found if (f["set"], f["model"]) == kind] for kind in kinds]
+    made = []
+    for runs in (runs for runs in cells if len(runs) >= SEEDS):
+        first, about = runs[0], SETS[runs[0]["set"]]
+        name, data = MODELS[first["model"]][0], entry(about["data"]["name"])
+        accuracies = [run["test"]["accuracy"] for run in runs]
+        half = (max(accuracies) - min(accuracies)) / 2
+        made.append(Result(
+            data=data.name, title=data.title.partition(":")[0], side=about["side"],
+            images=int(data.splits.split(" / ")[0].replace(",", "")),
+            model=f"{first['model']} (`{name}`), {about['group']}",
+            parameters=first["parameters"], exact=first["model"] not in PLAIN,
+            validation=mean(run["validation"]["accuracy"] for run in runs),
+            accuracy=f"{100 * mean(accuracies):.2f} ± {100 * half:.2f} %",
+            minutes=mean(run["minutes"] for run in runs),
+        ))  # fmt: skip
+    return made
+
+
+def table(records: Path) -> str:
     """Return one Markdown table per set and share of the training images, best model first."""
-    found = [record["figures"] for record in known(args.records)]
+    found = [record["figures"] for record in known(records)]
+    if not found:
+        return "Not measured yet."
     parts = []
     for set_, fraction in dict.fromkeys((f["set"], f["fraction"]) for f in found):
         cell = [f for f in found if (f["set"], f["fraction"]) == (set_, fraction)]
@@ -310,7 +355,7 @@ def main() -> int:
         print(json.dumps(run_job(args.job)))
         return 0
     if args.stage == "table":
-        print(table(args))
+        print(table(args.records))
         return 0
     jobs = search_jobs(args) if args.stage == "search" else final_jobs(args)
     return 1 if run_all(list(jobs), args) else 0

@@ -14,12 +14,14 @@ from typing import Any
 
 import attention_tables
 import leaderboard
+import real_images
 import roto_tables
 import steerability
 import torch
 from gsa_tables import ERRORS, accuracies, curve, percent
 from records import Record, read_records
 
+from turnwise.data.catalogue import entry
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model, list_models
 from turnwise.reports.tables import UNDEFINED, format_percent, markdown_table
@@ -133,17 +135,45 @@ def best(records: list[Record]) -> list[Record]:
     return [max(records, key=validated)] if records else []
 
 
-def results() -> str:
-    """Of what was trained from three seeds or more, the best exact and the best ordinary model."""
-    headers = ["recipe", "weights", "test accuracy", "same answer over the group"]
-    claims = [r for r in latest().values() if len(r["figures"]["seeds"]) >= SEEDS]
-    cells = (weights, partial(over_seeds, key="test_accuracy"), over_group)
+def which_model() -> str:
+    """For each kind of images, the best exact model by validation, and the best plain one."""
+    found = [*recipe_results(), *real_images.results()]
+    headers = ["images", "training images", "side", "model", "parameters", "test accuracy",
+               "minutes on a GPU", "the best plain model"]  # fmt: skip
     rows = []
-    for each in sorted({task(record) for record in claims}):
-        rivals = [record for record in claims if task(record) == each]
-        for exact in (True, False):
-            rows += best([record for record in rivals if is_exact(record) is exact])
-    return markdown_table(headers, [[link(r), *(cell(r) for cell in cells)] for r in rows])
+    for kind in sorted({(r.data, r.side) for r in found}):
+        of = [r for r in found if (r.data, r.side) == kind]
+        exact, plain = ([r for r in of if r.exact is wanted] for wanted in (True, False))
+        if not exact:
+            continue
+        ours = max(exact, key=lambda r: r.validation)
+        theirs = max(plain, key=lambda r: r.validation).accuracy if plain else UNDEFINED
+        numbers = [f"{ours.images:,}", str(ours.side)]
+        cost = [f"{ours.parameters:,}", ours.accuracy, f"{ours.minutes:.0f}", theirs]
+        rows.append([ours.title, *numbers, ours.model, *cost])
+    return markdown_table(headers, rows)
+
+
+def recipe_results() -> list[real_images.Result]:
+    """Recipes with records of three seeds or more, on all training images."""
+    found = []
+    for record in latest().values():
+        figures = record["figures"]
+        recipe, seeds = recipe_of(figures["recipe"]), list(figures["seeds"].values())
+        if len(seeds) < SEEDS or recipe.data.fraction < 1 or "weights" not in seeds[0]:
+            continue
+        name = figures.get("data") or recipe.data.name
+        about, side = entry(name), recipe.data.image_size or entry(name).image_size
+        page = f"[{recipe.model.name}](recipes/{figures['recipe']}.yaml), {recipe.model.group}"
+        found.append(real_images.Result(
+            data=name, title=about.title.partition(":")[0], side=side,
+            images=int(about.splits.split(" / ")[0].replace(",", "")), model=page,
+            parameters=seeds[0]["weights"], exact=is_exact(record),
+            validation=sum(s["val_accuracy"] for s in seeds) / len(seeds),
+            accuracy=over_seeds(record, "test_accuracy"),
+            minutes=sum(s["training_seconds"] for s in seeds) / len(seeds) / 60,
+        ))  # fmt: skip
+    return found
 
 
 def all_results() -> str:
@@ -289,7 +319,8 @@ def published_error(name: str) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "results": results,
+    "which_model": which_model,
+    "real_images": lambda: real_images.table(real_images.FINAL),
     "all_results": all_results,
     "flagship": flagship,
     "flagship_trials": flagship_trials,

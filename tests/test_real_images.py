@@ -65,11 +65,22 @@ def test_the_table_has_means_and_ranges_and_the_best_model_first(tmp_path):
         append_record(tmp_path / "final.jsonl", "final", figures)
     ours = job(model="group ResNet", seed=1) | more | {"test": scores(0.9)}
     append_record(tmp_path / "final.jsonl", "final", ours)
-    lines = real_images.table(args(tmp_path)).splitlines()
+    lines = real_images.table(tmp_path / "final.jsonl").splitlines()
     assert lines[0] == "**eurosat**, 100% of the training images"
     names = [line.split("|")[1].strip() for line in lines[4:]]
     assert names == ["ResNet-18, mean over D4", "group ResNet", "ResNet-18"]
     assert "| 85.0 % (80.0 %–90.0 %) |" in lines[-1] and lines[-1].endswith("| 2 |")
+
+
+def test_a_result_needs_three_seeds(tmp_path):
+    records = tmp_path / "final.jsonl"
+    more = {"score": "accuracy", "parameters": 1000, "minutes": 1.5, "validation": scores(0.7)}
+    for seed, value in ((1, 0.8), (2, 0.9), (3, 0.85)):
+        assert real_images.results(records) == []
+        append_record(records, "final", job(seed=seed) | more | {"test": scores(value)})
+    (result,) = real_images.results(records)
+    assert (result.data, result.images, result.side, result.exact) == ("eurosat", 2800, 64, False)
+    assert result.accuracy == "85.00 ± 5.00 %" and result.validation == pytest.approx(0.7)
 
 
 def test_a_recorded_run_is_not_repeated(tmp_path, capsys):
