@@ -6,16 +6,20 @@
 For each case and backend: seconds of the forward pass, of the backward pass and of the whole step,
 and the peak memory; beside them the floor, the time that the machine needs at least to move the
 bytes and do the multiplications that cannot be avoided, at the rates that it is measured to have.
-Every case runs in a process of its own, so that peaks do not mix.  Records go to
-benchmarks/group_attention.jsonl.
+Every case runs in a process of its own, so that peaks do not mix; "ready" is the time from its
+start to the end of its first step, with --fresh without anything that was compiled before.
+Records go to benchmarks/group_attention.jsonl.
 """
 
 import argparse
 import itertools
 import json
+import os
 import shlex
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model
 from turnwise.reports.tables import text_table
+from turnwise.training.graphs import RecordedModel
 
 HERE = Path(__file__).parent
 HEADS, DIM = 9, 10  # of the published rotMNIST network
@@ -47,6 +52,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--backends", nargs="+", default=["plain", "streaming"])
     parser.add_argument("--precision", default="32", choices=["32", "bf16", "fp16"])
     parser.add_argument("--compiled", action="store_true", help="by torch.compile, as CUDA graphs")
+    parser.add_argument("--recorded", action="store_true", help="eager passes, as CUDA graphs")
+    parser.add_argument("--fresh", action="store_true", help="with empty caches of compilers")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--records", type=Path, default=HERE / "group_attention.jsonl")
@@ -68,19 +75,23 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
     if case["compiled"]:
         model.compile(mode="reduce-overhead")
+    run = RecordedModel(model) if case["recorded"] else lambda x: model(model.preprocess(x))
     kind = {"32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[case["precision"]]
     before = used(device)
-    times = [one_step(model, optimiser, images, labels, kind) for _ in range(5 + case["repeats"])]
+    times = [one_step(run, optimiser, images, labels, kind)]
+    ready = time.time() - case["begun"]
+    times += [one_step(run, optimiser, images, labels, kind) for _ in range(4 + case["repeats"])]
     forward, backward, whole = map(min, zip(*times[5:], strict=True))
     figures = {"forward": forward, "backward": backward, "step": whole, "warm_up": times[0][2]}
+    figures["ready"] = ready
     return figures | {"peak_gib": (peak(device) - before) / 2**30}
 
 
-def one_step(model, optimiser, images, labels, kind) -> tuple[float, float, float]:
+def one_step(run, optimiser, images, labels, kind) -> tuple[float, float, float]:
     """Seconds of forward pass, backward pass and whole step."""
     marks = [now(images.device)]
     with torch.autocast(images.device.type, dtype=kind, enabled=kind is not None):
-        loss = F.cross_entropy(model(model.preprocess(images)), labels)
+        loss = F.cross_entropy(run(images), labels)
     marks.append(now(images.device))
     loss.backward()
     marks.append(now(images.device))
@@ -129,8 +140,11 @@ def floor(case: dict[str, Any], rate: dict[str, float]) -> float:
 
 
 def in_own_process(case: dict[str, Any]) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--case", json.dumps(case)]
-    run = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, __file__, "--case", json.dumps(case | {"begun": time.time()})]
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {"TRITON_CACHE_DIR": folder, "TORCHINDUCTOR_CACHE_DIR": folder}
+        environment = os.environ | (caches if case["fresh"] else {})
+        run = subprocess.run(command, capture_output=True, text=True, env=environment)
     if run.returncode == 0:
         return json.loads(run.stdout.splitlines()[-1])
     words = "out of memory" if "memory" in run.stderr.lower() else run.stderr.strip()[-200:]
@@ -141,13 +155,14 @@ def row(case: dict[str, Any], figures: dict[str, Any]) -> list[str]:
     name = f"{case['group']} {case['window'] or 'whole'} {case['queries']}"
     head = [name, str(case["image"]), str(case["batch"]), case["backend"]]
     if "failed" in figures:
-        return [*head, figures["failed"], "", "", "", ""]
+        return [*head, figures["failed"], "", "", "", "", ""]
     times = [f"{1000 * figures[key]:.1f}" for key in ("forward", "backward", "step")]
     return [
         *head,
         *times,
         f"{figures['peak_gib']:.2f}",
         f"{figures['step'] / figures['floor']:.0f}",
+        f"{figures['ready']:.0f}",
     ]
 
 
@@ -157,8 +172,8 @@ def main() -> None:
         print(json.dumps(measure(json.loads(args.case))))
         return
     rate = rates(torch.device(args.device))
-    shared = {"device": args.device, "precision": args.precision, "repeats": args.repeats,
-              "compiled": args.compiled}  # fmt: skip
+    options = ("device", "precision", "repeats", "compiled", "recorded", "fresh")
+    shared = {name: getattr(args, name) for name in options}
     names = ("group", "window", "queries", "image", "batch", "backend")
     grid = (args.groups, args.windows, args.queries, args.images, args.batches, args.backends)
     results = []
@@ -168,7 +183,7 @@ def main() -> None:
         results.append({"case": case, "figures": figures})
         print(" ".join(row(case, figures)), flush=True)
     headers = ["form", "image", "batch", "backend", "forward ms", "backward ms", "step ms",
-               "peak GiB", "times the floor"]  # fmt: skip
+               "peak GiB", "times the floor", "ready s"]  # fmt: skip
     print(text_table(headers, [row(r["case"], r["figures"]) for r in results]))
     command = shlex.join(["python", "benchmarks/group_attention.py", *sys.argv[1:]])
     append_record(args.records, command, {"rates": rate, "results": results})
