@@ -59,9 +59,21 @@ def test_only_classes_have_label_smoothing(kind, smoothing):
         assert row.recipe("folder:x", ()).optimisation.label_smoothing == smoothing
 
 
-def test_masks_are_refused_with_what_to_do():
-    with pytest.raises(InputError, match=r"no model can be chosen for the mask targets of nuclei"):
-        read_choices("nuclei", "cpu", kind="mask")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["mask", "instances"])
+def test_masks_have_models_of_maps(device, kind):
+    for row in read_choices("nuclei", device, kind=kind):
+        recipe = row.recipe("nuclei", ())
+        model = create_model(
+            recipe.model.name, group=recipe.model.group, image_size=64, **recipe.model.options
+        )
+        assert model.output == "map" and model.group.name == "D4"
+        assert row.side <= largest_side(device, kind)
+
+
+def test_other_kinds_are_refused_with_what_to_do():
+    with pytest.raises(InputError, match=r"no model can be chosen for the sound targets of x"):
+        read_choices("x", "cpu", kind="sound")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

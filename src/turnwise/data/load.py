@@ -80,7 +80,9 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
         note += f"; central {crop} pixels"
     if image_size not in (None, crop or rows):
         note += f"; resampled from {crop or rows} pixels"
-    fitted = {split: _fit(part, image_size, channels, crop) for split, part in splits.items()}
+    fitted = {
+        split: fit_examples(part, image_size, channels, crop) for split, part in splits.items()
+    }
     loaded = Dataset(
         name=name,
         target=Target(known.target, known.classes),
@@ -112,7 +114,7 @@ def _with_val(
     return splits, f"; {held_out:,} of train held out for validation by seed {seed}"
 
 
-def _fit(
+def fit_examples(
     part: Examples, image_size: int | None, channels: int | None, crop: int | None
 ) -> Examples:
     """Return the examples with images, and masks if they have any, as requested."""

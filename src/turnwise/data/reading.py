@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from turnwise.options import Options, option
 
 LAYOUTS = ("auto", "class", "group/class", "class/group")
-TARGET_KINDS = ("auto", "class", "ordinal", "multilabel", "number")
+TARGET_KINDS = ("auto", "class", "ordinal", "multilabel", "number", "mask", "instances")
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Columns(Options):
     path: str = option("", "column with the paths of the images")
     label: tuple[str, ...] = option((), "columns with what the model predicts")
     split: str = option("", "column with train, val or test")
+    mask: str = option("", "column with the paths of masks")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Reading(Options):
     columns: Columns = option(Columns, "the columns of a manifest")
     target: str = option("auto", "what the model predicts", choices=TARGET_KINDS)
     classes: tuple[str, ...] = option((), "the classes in their order (default: sorted)")
+    ignore: str = option(
+        "", "value or colour of the pixels of masks that do not count, such as 255 or #ffffff"
+    )
     unit: str = option("", "unit of the numbers to predict, such as mm")
     group_by: str = option(
         "",

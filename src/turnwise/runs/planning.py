@@ -14,17 +14,17 @@ from pathlib import Path
 import torch
 
 from turnwise.data import Dataset, entry, load_dataset
+from turnwise.data.load import fit_examples
 from turnwise.data.readers.image_files import describe
 from turnwise.data.readers.own import list_own
 from turnwise.data.readers.table import Table
 from turnwise.data.sources import own_reader
-from turnwise.data.transforms import fit_images
 from turnwise.errors import InputError, require
 from turnwise.groups import PlanarGroup
 from turnwise.runs.train import build_model
-from turnwise.training.choices import UNEQUAL, Choice, read_choices
+from turnwise.training.choices import UNEQUAL, Choice, largest_side, read_choices
 from turnwise.training.probe import seconds_per_step
-from turnwise.training.recipe import Recipe
+from turnwise.training.recipe import DataPart, Recipe, make_data_part
 
 SPARE = 0.85  # of the time is planned; steps may take longer later
 MOST_EPOCHS = 200
@@ -86,9 +86,8 @@ def plan_training(
     require(0 < minutes < 1e5, f"minutes = {minutes:g} must be above 0 and below 100,000; try 10.")
     end = (time.monotonic() if began is None else began) + 60 * minutes
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    choices = read_choices(source, device.type)
-    asked = choices[0].recipe(source, overrides)
-    largest = asked.data.image_size or max(choice.side for choice in choices)
+    asked = make_data_part(source, [s for s in overrides if s.startswith("data.")])
+    largest = asked.image_size or largest_side(device.type, _kind(asked))
     started = time.monotonic()
     loaded = _load(asked, _size_to_read(asked, largest), data_dir)
     reading = time.monotonic() - started
@@ -96,7 +95,7 @@ def plan_training(
     trials = list[Trial]()
     kind = loaded.target.kind
     for choice in read_choices(source, device.type, kind=kind, unequal=share > UNEQUAL):
-        side = min(asked.data.image_size or choice.side, loaded.image_size)
+        side = min(asked.image_size or choice.side, loaded.image_size)
         if trials and len(loaded.train) < choice.images:
             continue
         recipe = choice.recipe(source, overrides, side=side, batch=len(loaded.train))
@@ -105,7 +104,9 @@ def plan_training(
         if not trials[-1].is_enough:
             break
     best = next((trial for trial in reversed(trials) if trial.is_enough), trials[0])
-    dataset = loaded if best.side == loaded.image_size else _load(best.recipe, best.side, data_dir)
+    dataset = (
+        loaded if best.side == loaded.image_size else _load(best.recipe.data, best.side, data_dir)
+    )
     recipe = _within(best, dataset, end - time.monotonic(), overrides)
     reasons = [_describe_data(loaded, device, minutes), *map(str, trials)]
     reasons += _reasons(best, recipe)
@@ -117,17 +118,23 @@ def plan_training(
     return Plan(recipe, dataset, tuple(reasons))
 
 
-def _load(recipe: Recipe, size: int | None, data_dir: str | Path | None) -> Dataset:
-    part = recipe.data
+def _load(part: DataPart, size: int | None, data_dir: str | Path | None) -> Dataset:
     return load_dataset(
         part.name, data_dir=data_dir, image_size=size, channels=part.channels, crop=part.crop,
         val_fraction=part.val_fraction, fraction=part.fraction, reading=part.reading,
     )  # fmt: skip
 
 
-def _size_to_read(recipe: Recipe, largest: int) -> int | None:
+def _kind(part: DataPart) -> str:
+    """Return "mask" for images with masks, before they are read, else "class"."""
+    if own_reader(part.name) is None:
+        return entry(part.name).target
+    listed = list_own(part.name, part.reading)
+    return "mask" if isinstance(listed, Table) and listed.masks else "class"
+
+
+def _size_to_read(part: DataPart, largest: int) -> int | None:
     """Return the side to resample to; None where all images are squares of one suitable size."""
-    part = recipe.data
     if part.image_size is not None:
         return part.image_size
     if own_reader(part.name) is None:
@@ -174,7 +181,7 @@ def _try(
     The first is trained if no other can be, so it is timed however slow it is.
     """
     few = loaded.train.take(torch.arange(min(PROBED, len(loaded.train))))
-    few = replace(few, images=fit_images(few.images, side, recipe.data.channels, None))
+    few = fit_examples(few, side, recipe.data.channels, None)
     model = build_model(recipe, replace(loaded, train=few))
     size = recipe.optimisation.batch_size
     steps = len(loaded.train) // size + EVALUATION * len(loaded.val) / size

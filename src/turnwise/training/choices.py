@@ -9,7 +9,7 @@ from turnwise.errors import require
 from turnwise.parsing import parse_yaml, read_text
 from turnwise.training.recipe import Recipe, make_recipe
 
-TABLE = Path(__file__).with_name("choices.yaml")
+TABLES = tuple(Path(__file__).with_name(name) for name in ("choices.yaml", "choices_masks.yaml"))
 PARTS = ("model", "data", "optimisation", "trainer")
 UNEQUAL = 2.0  # images of the largest class over those of the smallest
 
@@ -51,14 +51,13 @@ class Choice:
         return make_recipe(values, overrides)
 
 
-def largest_side(device: str, *, path: Path = TABLE) -> int:
+def largest_side(device: str, kind: str = "class") -> int:
     """Return the largest side, in pixels, of the images that a row for a device trains on."""
-    rows = parse_yaml(read_text(path))["rows"]
-    return max(int(row["side"]) for row in rows if row["device"] == device)
+    return max(choice.side for choice in read_choices("", device, kind=kind))
 
 
 def advise(
-    device: str, group: str, *, kind: str = "class", unequal: bool = False, path: Path = TABLE
+    device: str, group: str, *, kind: str = "class", unequal: bool = False, path: Path = TABLES[0]
 ) -> Advice | None:
     """Return the shipped recipe for a device; None for a kind of target that it cannot predict.
 
@@ -83,21 +82,29 @@ def advise(
 
 
 def read_choices(
-    source: str, device: str, *, kind: str = "class", unequal: bool = False, path: Path = TABLE
+    source: str,
+    device: str,
+    *,
+    kind: str = "class",
+    unequal: bool = False,
+    paths: Sequence[Path] = TABLES,
 ) -> list[Choice]:
     """Return the rows for a device ("cpu" or "cuda"), from the cheapest to the dearest.
 
     Args:
         source: the name of the data set; some in the catalogue have a group of their own.
-        kind: the kind of target; there are no rows for some.
+        kind: the kind of target, which decides the table.
         unequal: whether the classes have very different numbers of images.
+        paths: the tables.
     """
-    table = parse_yaml(read_text(path))
+    tables = [parse_yaml(read_text(path)) for path in paths]
+    known = {name: table for table in tables for name in table["kinds"]}
     require(
-        kind in table["kinds"],
+        kind in known,
         f"no model can be chosen for the {kind} targets of {source}, only for "
-        f"{', '.join(table['kinds'])}; name a model to train.",
+        f"{', '.join(known)}; name a model to train.",
     )
+    table = known[kind]
     own = {"model": {"group": table["groups"][source]}} if source in table["groups"] else {}
     gpu = {"trainer": {"precision": "bf16-mixed"}} if device == "cuda" else {}
     found = []

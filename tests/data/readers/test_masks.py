@@ -69,7 +69,9 @@ def test_a_mask_of_another_size_or_with_colour_is_refused(folder):
     with pytest.raises(InputError, match=r"has \(256, 280\) pixels and its image \(260, 280\)"):
         load_dataset("nuclei", data_dir=folder, download=False)
     Image.fromarray(np.zeros((260, 280, 3), np.uint8)).save(path)
-    with pytest.raises(InputError, match="a mask has one whole number per pixel"):
+    with pytest.raises(
+        InputError, match="a mask has one whole number per pixel, and this one has colours"
+    ):
         load_dataset("nuclei", data_dir=folder, download=False)
 
 

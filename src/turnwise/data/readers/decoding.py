@@ -27,6 +27,7 @@ from turnwise.data.readers.image_files import (
     no_pillow_warnings,
     warn_about_bit_depth,
 )
+from turnwise.data.readers.own_masks import FittedMask, read_fitted, to_targets
 from turnwise.data.readers.table import Rows, Table
 from turnwise.data.reading import Reading
 from turnwise.data.transforms import fit_images
@@ -59,6 +60,10 @@ def decode_table(
     broken = _decode_into(images, [table.files[i] for i in good], image_size)
     positions = list(good)
     problems |= {positions[row]: reason for row, reason in broken.items()}
+    if table.masks:
+        table, bad = _with_masks(table, good, image_size, size, reading)
+        problems |= bad
+        broken |= {row: bad[i] for row, i in enumerate(positions) if i in bad}
     _require_none(problems, reading)
     rows = [row for row in range(len(good)) if row not in broken]
     kept = [positions[row] for row in rows]
@@ -175,6 +180,28 @@ def _decode_into(
         else:
             images[row] = found
     return problems
+
+
+def _with_masks(
+    table: Table, good: Infos, image_size: int | None, size: int, reading: Reading
+) -> tuple[Table, Problems]:
+    """Read the masks of the files in `good`; return the table with targets, and bad masks."""
+
+    def read(i: int) -> FittedMask | InputError:
+        try:
+            return read_fitted(table.masks[i], good[i].rows, good[i].cols, image_size)
+        except InputError as error:
+            return error
+
+    found = dict(zip(good, in_threads(read, list(good), "reading masks"), strict=True))
+    problems = {i: str(mask) for i, mask in found.items() if isinstance(mask, InputError)}
+    _require_none(problems, reading)
+    masks = {i: mask for i, mask in found.items() if isinstance(mask, FittedMask)}
+    require(bool(masks), f"none of the {len(problems)} masks can be used: {_first(problems)}")
+    target, targets = to_targets(list(masks.values()), reading, table.origin)
+    values = torch.zeros(len(table.files), size, size, dtype=targets.dtype)
+    values[torch.tensor(list(masks))] = targets
+    return replace(table, target=target, values=values), problems
 
 
 def _require_none(problems: Mapping[int, str], reading: Reading) -> None:

@@ -4,6 +4,7 @@ shapes/circle/1.png                    layout class
 scans/patient7/benign/1.png            layout group/class
 scans/benign/patient7/1.png            layout class/group
 shapes/train/circle/1.png              any layout inside train, test and val: splits as given
+cells/images/1.png cells/masks/1.png   masks (`own_masks`)
 
 The layout is recognised.  Where both readings of nested folders make sense, it must be stated.
 """
@@ -17,6 +18,7 @@ import torch
 
 from turnwise.data.dataset import Target
 from turnwise.data.readers.image_files import KINDS, image_files_below
+from turnwise.data.readers.own_masks import MASK_KINDS, has_pairs, list_pairs
 from turnwise.data.readers.table import Table, groups_of
 from turnwise.data.readers.targets import order_classes
 from turnwise.data.reading import Reading
@@ -47,6 +49,13 @@ def read_table(path: Path, reading: Reading) -> Table:
     )
     given = _find_splits(path)
     folders = given or {"": path}
+    if has_pairs(folders):
+        return list_pairs(folders, path, reading)
+    require(
+        reading.target not in MASK_KINDS,
+        f"target = {reading.target} needs {path / 'images'} with images and {path / 'masks'} with "
+        "masks of the same names; add them, or write a table with the columns path and mask.",
+    )
     listed = [
         _Listed(file, file.relative_to(folder), split)
         for split, folder in folders.items()

@@ -52,7 +52,7 @@ def no_pillow_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Image.Image]:
+def open_image(path: Path) -> Iterator[Image.Image]:
     """Open the file as a Pillow image; any failure becomes an `InputError` of one sentence."""
     try:
         with Image.open(path, formats=FORMATS) as image:
@@ -94,7 +94,7 @@ class FileInfo(NamedTuple):
 
 def describe(path: Path) -> FileInfo:
     """Read the header, and the pixels of images with a palette alone."""
-    with _open(path) as image:
+    with open_image(path) as image:
         cols, rows = image.size
         return FileInfo(rows, cols, _has_colour(image), _bits_per_channel(image, path))
 
@@ -116,7 +116,7 @@ def _composite_on_black(image: Image.Image) -> Image.Image:
 
 def decode(path: Path) -> UInt8[Tensor, "channel row col"]:
     """Decode all pixels of the file, into one channel for grey and three for colour."""
-    with _open(path) as opened:
+    with open_image(path) as opened:
         colour = _has_colour(opened)
         transparent = (
             "A" in opened.getbands() or "a" in opened.getbands() or "transparency" in opened.info

@@ -3,8 +3,8 @@
     path,label,split,patient
     images/1.png,benign,train,p7
 
-Paths are relative to the table.  The usual names of the columns are below; `Columns` maps others.
-Only this module imports pyarrow.
+A column mask holds the paths of masks instead (`own_masks`).  Paths are relative to the table.  The
+usual names of the columns are below; `Columns` maps others.  Only this module imports pyarrow.
 """
 
 import csv
@@ -14,12 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+import torch
+
+from turnwise.data.dataset import Target
+from turnwise.data.readers.own_masks import MASK_KINDS
 from turnwise.data.readers.table import LEVEL, Table, groups_of
 from turnwise.data.readers.targets import read_targets
 from turnwise.data.reading import Reading
 from turnwise.errors import InputError, require
 
 PATHS = ("path", "file", "filename", "file_name", "image", "image_path")
+MASKS = ("mask", "mask_path", "segmentation")
 LABELS = ("label", "labels", "class", "target")
 SPLIT = ("split",)
 GROUPS = ("group", "patient", "patient_id", "subject", "subject_id", "slide", "slide_id")
@@ -38,6 +43,16 @@ def read_table(path: Path, reading: Reading) -> Table:
     assert paths is not None, "the column is needed"
     written = [PurePath(text) for text in _filled(sheet, paths, path)]
     _require_unique(written, path)
+    common: dict[str, Any] = {
+        "files": tuple(path.parent / name for name in written),
+        "splits": _splits(sheet, reading, path),
+        "groups": _groups(sheet, written, reading, path),
+        "origin": f"listed in {path}",
+    }
+    if masks := _mask_column(sheet, reading, path):
+        files = tuple(path.parent / text for text in _filled(sheet, masks, path))
+        nothing = torch.zeros(len(files), dtype=torch.int64)
+        return Table(values=nothing, target=Target("mask", ()), masks=files, **common)
     labels = reading.columns.label or (_column(sheet, "", LABELS, "label", path) or "",)
     for name in labels:
         _require_column(sheet, name, path)
@@ -45,14 +60,19 @@ def read_table(path: Path, reading: Reading) -> Table:
     single = kind == "multilabel" and len(labels) == 1  # an empty cell is an image without labels
     cells = {name: sheet[name] if single else _filled(sheet, name, path) for name in labels}
     target, values = read_targets(cells, reading, path)
-    return Table(
-        files=tuple(path.parent / name for name in written),
-        values=values,
-        target=target,
-        splits=_splits(sheet, reading, path),
-        groups=_groups(sheet, written, reading, path),
-        origin=f"listed in {path}",
-    )
+    return Table(values=values, target=target, **common)
+
+
+def _mask_column(sheet: Sheet, reading: Reading, path: Path) -> str:
+    """Return the column of masks; empty if the table is read for its labels."""
+    wanted = bool(reading.columns.mask) or reading.target in MASK_KINDS
+    labelled = bool(reading.columns.label) or any(name.lower() in LABELS for name in sheet)
+    if not wanted and (labelled or reading.target != "auto"):
+        return ""
+    usual = any(name.lower() in MASKS for name in sheet)
+    if not (wanted or usual):
+        return ""
+    return _column(sheet, reading.columns.mask, MASKS, "mask", path) or ""
 
 
 def read_csv(path: Path) -> Sheet:

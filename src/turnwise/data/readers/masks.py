@@ -8,6 +8,7 @@ image becomes the folder of its name, so that figures can be given for each kind
 import csv
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from turnwise.data.catalogue import Entry
 from turnwise.data.dataset import Examples
 from turnwise.data.masks import crop_mask
 from turnwise.data.readers import Source, damaged, reader
-from turnwise.data.readers.image_files import _open, decode
+from turnwise.data.readers.image_files import decode, open_image
 from turnwise.data.storage import DataFolders, where_to_put
 from turnwise.data.transforms import convert_channels, crop_centre
 from turnwise.errors import InputError, require
@@ -28,14 +29,35 @@ SPLIT_NAMES = {"train": "train", "validation": "val", "val": "val", "test": "tes
 COLUMNS = {"file", "split", "kind"}
 
 
-def read_mask(path: Path) -> Int64[Tensor, "row col"]:
-    """Read a mask of whole numbers from a file of one channel, with 1, 8 or 16 bits per pixel."""
-    with _open(path) as image:
+class MaskFile(NamedTuple):
+    """A mask as its file holds it.
+
+    codes    the number of each pixel; of a file in colour 65,536 red + 256 green + blue
+    style    "grey"; "binary" if it has two values at most; "palette"; "colour"
+    """
+
+    codes: Int64[Tensor, "row col"]
+    style: str
+
+
+def read_mask(path: Path) -> MaskFile:
+    """Read a mask with 1, 8 or 16 bits per pixel, a palette, or in colour, without its opacity."""
+    with open_image(path) as image:
+        style = "palette" if image.mode in ("P", "PA") else "grey"
+        if image.mode in ("RGBA", "RGBa", "RGBX"):
+            image = image.convert("RGB")
+        elif image.mode in ("LA", "La", "PA"):
+            image = image.getchannel(0)
         values = np.asarray(image)
-    if values.ndim != 2 or values.dtype.kind not in "bui":
-        raise damaged(path, f"a mask has one whole number per pixel, got {values.dtype} of shape "
-                      f"{values.shape}")  # fmt: skip
-    return torch.from_numpy(values.astype(np.int64))
+    if values.dtype.kind not in "bui" or not (values.ndim == 2 or values.shape[2:] == (3,)):
+        raise damaged(path, f"a mask has one whole number or one colour per pixel, got "
+                      f"{values.dtype} of shape {values.shape}")  # fmt: skip
+    codes = values.astype(np.int64)
+    if codes.ndim == 3:
+        style, codes = "colour", codes @ np.array([65536, 256, 1])
+    if style == "grey" and len(np.unique(codes)) <= 2:
+        style = "binary"
+    return MaskFile(torch.from_numpy(codes), style)
 
 
 @reader("masks")
@@ -81,7 +103,7 @@ def _read_split(
     images, masks = list[Tensor](), list[Tensor]()
     quiet = not sys.stderr.isatty()
     for _, file in tqdm(files, "reading", unit=" images", disable=quiet, leave=False):
-        image, mask = decode(folder / "images" / file), read_mask(folder / "labels" / file)
+        image, mask = decode(folder / "images" / file), _read_numbers(folder / "labels" / file)
         require(
             image.shape[1:] == mask.shape and min(mask.shape) >= side,
             f"{folder / 'labels' / file} has {tuple(mask.shape)} pixels and its image "
@@ -90,3 +112,10 @@ def _read_split(
         images.append(convert_channels(crop_centre(image[None], side, side), channels)[0])
         masks.append(crop_mask(mask, side).short())
     return torch.stack(images), torch.stack(masks), tuple(f"{kind}/{file}" for kind, file in files)
+
+
+def _read_numbers(path: Path) -> Int64[Tensor, "row col"]:
+    found = read_mask(path)
+    if found.style == "colour":
+        raise damaged(path, "a mask has one whole number per pixel, and this one has colours")
+    return found.codes

@@ -29,6 +29,7 @@ class Table:
         splits: "train", "val" or "test" of each file; empty if they are not given.
         groups: the group of each file; empty if they are not known.
         origin: where the files come from, for the provenance.
+        masks: the mask of each file; then `values` and `target` follow from their pixels.
     """
 
     files: tuple[Path, ...]
@@ -37,6 +38,7 @@ class Table:
     splits: tuple[str, ...]
     groups: tuple[str, ...]
     origin: str
+    masks: tuple[Path, ...] = ()
 
     def take(self, images: Tensor, positions: Sequence[int]) -> "Rows":
         """Return the rows at `positions`, with their images."""
