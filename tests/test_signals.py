@@ -1,7 +1,11 @@
 """Ctrl-C, SIGTERM and SIGHUP reach the given handler, unless the host handles them already."""
 
+import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
@@ -72,3 +76,29 @@ def test_termination_interrupts_where_it_would_end_python(number):
         assert calls == [number]
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="processes have no parents that change")
+def test_a_process_ends_with_its_parent():
+    """A rank once waited half an hour for a first process that was killed while it started."""
+    child = "from turnwise.signals import end_with_parent as e; import time; e(); time.sleep(600)"
+    parent = (
+        f"import subprocess as s, sys; child = s.Popen([sys.executable, '-c', {child!r}]); "
+        "print(child.pid, flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:
+        number = int(process.stdout.readline())
+        time.sleep(2)
+        os.kill(number, 0)
+        process.kill()
+    deadline = time.monotonic() + 60
+    while is_running(number) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_running(number)
+
+
+def is_running(number):
+    """Return whether a process runs; a dead one that nobody waits for does not."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(number)], capture_output=True, text=True)
+    return found.stdout.strip() not in ("", "Z", "Zs")

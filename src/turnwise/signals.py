@@ -5,8 +5,10 @@ threads wait for, or while it starts a thread.  A scheduler that ends a job (SIG
 that closes (SIGHUP) mean the same as Ctrl-C.
 """
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,6 +51,21 @@ def interrupt_on_termination() -> Iterator[None]:
     finally:
         for number in replaced:
             signal.signal(number, signal.SIG_DFL)
+
+
+def end_with_parent() -> None:
+    """End this process when its parent has ended, however it ended.
+
+    A process that waits for others to connect would wait for half an hour.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _signals_with(handler: Any, numbers: list[signal.Signals]) -> list[signal.Signals]:

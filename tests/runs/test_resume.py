@@ -4,8 +4,10 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from turnwise.errors import InputError
 from turnwise.files import write_atomic
 from turnwise.models import create_model
 from turnwise.runs import Run
-from turnwise.runs.resume import require_fitting
+from turnwise.runs.resume import newest_checkpoint, require_fitting
 from turnwise.runs.train import train
 
 LINE = r"^[^\n]{1,500}$"
@@ -211,5 +213,90 @@ def test_two_processes_cannot_resume_one_run(run):
         resume(run)
 
 
+def train_until_killed(recipe, folder, step):
+    """Train in a fork that is killed when a step begins; every earlier step has a checkpoint."""
+    from turnwise.training.module import SupervisedModule
+
+    process = os.fork()
+    if process == 0:
+        try:
+            training_step = SupervisedModule.training_step
+
+            def die(self, batch, batch_idx):
+                if self.global_step == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return training_step(self, batch, batch_idx)
+
+            SupervisedModule.training_step = die
+            train(recipe, folder)
+        finally:
+            os._exit(1)  # never back into pytest
+    _, status = os.waitpid(process, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def eventful():
+    """A recipe of three epochs of nine steps, with every source of randomness, and its run."""
+    from conftest import QUICK_RECIPE
+
+    from turnwise.training.recipe import make_recipe
+
+    return make_recipe(QUICK_RECIPE, [
+        "trainer.max_epochs=3", "trainer.checkpoint_minutes=1e-9", "model.depth=1",
+        "model.drop_path=0.2", "optimisation.ema=0.9", "optimisation.mixup=0.4",
+    ])  # fmt: skip
+
+
+def without_seconds(run):
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(eventful, tmp_path_factory):
+    return train(eventful, tmp_path_factory.mktemp("runs") / "whole")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_run_killed_within_an_epoch_continues_there(eventful, undisturbed, tmp_path, epochs):
+    """To the same weights and metrics, without another look at images of the epoch."""
+    steps = int(undisturbed.metrics[0]["step"])
+    at = epochs * steps + steps // 2
+    run = Run(tmp_path / "killed")
+    train_until_killed(eventful, run.path, at)
+    assert (
+        newest_checkpoint(run) == "partial" and run.read_checkpoint("partial")["global_step"] == at
+    )
+    assert run.checkpoint("last").is_file() == bool(epochs)
+    shutil.copy(run.checkpoint("partial"), tmp_path)
+    resumed = count_steps(lambda: resume(run, epochs=3))
+    assert resumed == 3 * steps - at
+    assert not run.checkpoint("partial").exists()
+    for name in ("last", "best"):
+        one, other = weights(run, name), weights(undisturbed, name)
+        assert one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+    assert without_seconds(run) == without_seconds(undisturbed)
+    shutil.copy(tmp_path / "partial.ckpt", run.checkpoint("partial"))
+    assert newest_checkpoint(run) == "last", "one that was left behind is older than the epoch"
+
+
+def count_steps(work):
+    from turnwise.training.module import SupervisedModule
+
+    with patch.object(SupervisedModule, "training_step", autospec=True,
+                      side_effect=SupervisedModule.training_step) as step:  # fmt: skip
+        work()
+    return step.call_count
+
+
+def test_a_damaged_partial_checkpoint_costs_no_more_than_its_epoch(run, finished):
+    run.checkpoint("partial").write_bytes(b"PK")
+    assert newest_checkpoint(run) == "last"
+    run.checkpoint("last").unlink()
+    with pytest.raises(InputError, match=r"partial\.ckpt is damaged"):
+        resume(run)
+
+
 def test_a_whole_checkpoint_fits(run, finished):
-    require_fitting(run, finished.model())
+    require_fitting(run, finished.model(), newest_checkpoint(run))

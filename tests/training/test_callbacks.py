@@ -1,4 +1,4 @@
-"""Randomness, averaged weights, stopping rules, the metrics table, checkpoints, Ctrl-C."""
+"""Randomness, averaged weights, stopping rules, the metrics table, Ctrl-C."""
 
 import csv
 import os
@@ -23,7 +23,6 @@ from turnwise.runs import train as training
 from turnwise.runs.run import Run
 from turnwise.runs.train import train
 from turnwise.training.callbacks import (
-    AtomicCheckpoints,
     AveragedWeights,
     EpochTable,
     RepeatableSteps,
@@ -195,7 +194,7 @@ def test_the_table_drops_rows_that_a_resumed_run_repeats(tmp_path):
         first.on_train_epoch_start(trainer(current_epoch=epoch), None)
         first.on_train_epoch_end(trainer(current_epoch=epoch), None)
     resumed = EpochTable(path, make_kind("class"))
-    resumed.on_train_epoch_start(trainer(current_epoch=1), None)
+    resumed.on_train_start(trainer(current_epoch=1), None)
     resumed.on_train_epoch_end(trainer(current_epoch=1, global_step=14), None)
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [(row["epoch"], row["step"]) for row in rows] == [("0", "7"), ("1", "14")]
@@ -218,20 +217,12 @@ def test_scores_of_every_kind_of_target_have_columns(tmp_path, capsys):
     now = trainer(
         current_epoch=1, callback_metrics={k: torch.tensor(v) for k, v in figures.items()}
     )
-    table.on_train_epoch_start(now, None)
+    table.on_train_start(now, None)
     table.on_train_epoch_end(now, None)
     before, after = csv.DictReader(path.read_text().splitlines())
     assert (before["val_mae"], before["seconds"]) == ("", "1.5")
     assert (after["val_mae"], after["val_r2"]) == ("0.75", "0.5")
     assert "validation mae 0.75 mm" in capsys.readouterr().err
-
-
-def test_a_checkpoint_is_written_atomically(tmp_path):
-    io = AtomicCheckpoints()
-    io.save_checkpoint({"a": torch.ones(2)}, tmp_path / "new" / "x.ckpt")
-    loaded = torch.load(tmp_path / "new" / "x.ckpt", weights_only=True)
-    assert torch.equal(loaded["a"], torch.ones(2))
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["x.ckpt"]
 
 
 @pytest.fixture(autouse=True)

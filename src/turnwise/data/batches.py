@@ -72,6 +72,7 @@ class TrainingBatches:
         self.rank, self.world, self.epoch, self.fill = rank, world, 0, fill
         self.repeat = repeat
         self.strata = strata
+        self.first = 0
 
     @property
     def sampler(self) -> "TrainingBatches":
@@ -87,9 +88,14 @@ class TrainingBatches:
     def __iter__(self) -> Iterator[Batch]:
         generator = self._generator(0, "cpu")
         order = torch.cat([self._order(generator) for _ in range(self.repeat)])
-        for batch in range(len(self)):
+        first, self.first = self.first, 0
+        for batch in range(first, len(self)):
             chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size]
             yield self._assemble(chosen, self._generator(batch + 1, self.device))
+
+    def start_at(self, batch: int) -> None:
+        """Begin the next epoch, and only this one, at a later batch."""
+        self.first = batch
 
     def _order(self, generator: torch.Generator) -> Int64[Tensor, " image"]:
         if self.strata is None:

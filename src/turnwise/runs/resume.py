@@ -17,7 +17,7 @@ from turnwise.errors import InputError, require, shown
 from turnwise.files import remove_leftovers, write_atomic
 from turnwise.geometry.warps import AUTO
 from turnwise.options import to_plain
-from turnwise.runs.run import Run
+from turnwise.runs.run import RESUMABLE, Run
 from turnwise.training.recipe import Recipe
 
 FREE = ("trainer.", "data.name")  # may change: the images are compared by their hashes
@@ -61,9 +61,26 @@ def start_again(run: Run) -> None:
     print(f"{run.path} has no checkpoint yet; its training starts again.", file=sys.stderr)
 
 
-def require_fitting(run: Run, model: nn.Module) -> None:
-    """Raise unless the last checkpoint is one of this model, and whole."""
-    path, checkpoint = run.checkpoint("last"), run.read_checkpoint("last")
+def newest_checkpoint(run: Run) -> str:
+    """Return which checkpoint is the furthest, "last" or "partial"; it is whole.
+
+    A damaged partial one costs less than an epoch, and is passed over.
+    """
+    steps = dict[str, int]()
+    for which in RESUMABLE:
+        if run.checkpoint(which).is_file():
+            try:
+                step = run.read_checkpoint(which).get("global_step")
+                steps[which] = step if isinstance(step, int) else 0
+            except InputError:
+                if which == "last" or not steps:
+                    raise
+    return max(steps, key=lambda which: steps[which])
+
+
+def require_fitting(run: Run, model: nn.Module, which: str) -> None:
+    """Raise unless a checkpoint is one of this model, and whole."""
+    path, checkpoint = run.checkpoint(which), run.read_checkpoint(which)
     expected = {f"model.{key}": tuple(v.shape) for key, v in model.state_dict().items()}
     state = checkpoint["state_dict"]
     stored = {k: tuple(v.shape) for k, v in state.items() if isinstance(v, torch.Tensor)}
@@ -83,25 +100,32 @@ def require_fitting(run: Run, model: nn.Module) -> None:
 
 
 def recover_best(run: Run) -> None:
-    """Let the last checkpoint take the place of a best checkpoint that is damaged or missing."""
+    """Let the last checkpoint take the place of a best checkpoint that is damaged or missing.
+
+    Every checkpoint names the best epoch.  Before the end of the first epoch there is none.
+    """
+    last, best = run.checkpoint("last"), run.checkpoint("best")
+    if not last.is_file():
+        return
     try:
         run.read_checkpoint("best")
         return
     except InputError:
-        checkpoint = run.read_checkpoint("last")
-    last, best = run.checkpoint("last"), run.checkpoint("best")
-    for state in checkpoint["callbacks"].values():
-        if isinstance(state, dict) and state.get("monitor") is not None:
-            score = state.get("current_score")
-            state |= {
-                "best_model_score": score, "kth_value": score,
-                "best_model_path": str(best), "kth_best_model_path": str(best),
-                "best_k_models": {str(best): score},
-            }  # fmt: skip
-    write_atomic(best, last.read_bytes())
-    content = io.BytesIO()
-    torch.save(checkpoint, content)
-    write_atomic(last, content.getvalue())
+        write_atomic(best, last.read_bytes())
+    for which in RESUMABLE:
+        if run.checkpoint(which).is_file():
+            checkpoint = run.read_checkpoint(which)
+            for state in checkpoint["callbacks"].values():
+                if isinstance(state, dict) and state.get("monitor") is not None:
+                    score = state.get("current_score")
+                    state |= {
+                        "best_model_score": score, "kth_value": score,
+                        "best_model_path": str(best), "kth_best_model_path": str(best),
+                        "best_k_models": {str(best): score},
+                    }  # fmt: skip
+            content = io.BytesIO()
+            torch.save(checkpoint, content)
+            write_atomic(run.checkpoint(which), content.getvalue())
     print(
         f"{best} was damaged or missing; the weights of the last epoch take its place.",
         file=sys.stderr,
@@ -111,5 +135,5 @@ def recover_best(run: Run) -> None:
 def remove_temporary_files(run: Run) -> None:
     """Remove the unfinished files of processes that were killed while they wrote."""
     files = run.training_files()
-    for path in (files.best, files.last, files.metrics, run.recipe_file):
+    for path in (files.best, files.last, files.partial, files.metrics, run.recipe_file):
         remove_leftovers(path)

@@ -4,7 +4,7 @@
     environment.json       versions, machine, command, and hashes of the data
     skipped.csv            files of the data set that were left out, and why, if there are any
     metrics.csv            one row per epoch; `tensorboard/` holds the same for TensorBoard
-    checkpoints/           best.ckpt (by validation) and last.ckpt, for Lightning to resume
+    checkpoints/           best.ckpt (by validation), last.ckpt, and partial.ckpt within an epoch
     model/                 the best weights as a model folder (models/storage.py)
     test.json              the evaluation on the test split; `elsewhere/` holds those on other data
     certificate.json       the equivariance certificate
@@ -41,6 +41,7 @@ from turnwise.training.trainer import TrainingFiles
 SKIPPED = "skipped.csv"
 RECIPE, ENVIRONMENT, METRICS, LOGS = "recipe.yaml", "environment.json", "metrics.csv", "tensorboard"
 CHECKPOINTS, CHECKPOINT = "checkpoints", "{}.ckpt"
+RESUMABLE = ("last", "partial")
 EVALUATION, ELSEWHERE = "test.json", "elsewhere"
 CERTIFICATE = "certificate.json"
 # keys of an evaluation that version 0.1.0 wrote, and their present names
@@ -75,8 +76,8 @@ class Run:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether training can continue: a whole epoch is stored."""
-        return self.checkpoint("last").is_file()
+        """Whether training can continue from a checkpoint."""
+        return any(self.checkpoint(which).is_file() for which in RESUMABLE)
 
     @property
     def is_startable(self) -> bool:
@@ -186,16 +187,15 @@ class Run:
     def training_files(self) -> TrainingFiles:
         """Return the paths that the trainer writes to."""
         return TrainingFiles(
-            best=self.checkpoint("best"),
-            last=self.checkpoint("last"),
+            **{which: self.checkpoint(which) for which in ("best", *RESUMABLE)},
             metrics=self.path / METRICS,
             logs=self.path / LOGS,
             write_recipe=self.write_recipe,
         )
 
     def checkpoint(self, which: str) -> Path:
-        """Return the path of the "best" (by validation) or the "last" checkpoint."""
-        require_known(which, ("best", "last"), "checkpoint")
+        """Return the path of the "best" (by validation) or "last" epoch, or a "partial" one."""
+        require_known(which, ("best", *RESUMABLE), "checkpoint")
         return self.path / CHECKPOINTS / CHECKPOINT.format(which)
 
     def read_checkpoint(self, which: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from turnwise.layers.normalise import Normalise
 from turnwise.models import create_model
 from turnwise.runs import resume as resuming
 from turnwise.runs.run import Run, load_recipe_data
+from turnwise.signals import end_with_parent
 from turnwise.training.callbacks import StopBetweenBatches, interruptible
 from turnwise.training.decisions import choose_decisions
 from turnwise.training.module import SupervisedModule
@@ -85,8 +86,7 @@ def train(
         run = Run.create(folder, numbered=numbered and not known)
     lock = run.lock() if _is_rank_zero() else nullcontext()
     with _cleaned_up(run, None if resume else missing), lock:
-        if resume and run.is_resumable:
-            run.read_checkpoint("last")  # before the data set, which takes longer
+        newest = resuming.newest_checkpoint(run) if resume and run.is_resumable else None
         if resume:
             resuming.require_same_recipe(run, recipe)
             dataset = run.dataset(data_dir, recipe)
@@ -97,13 +97,13 @@ def train(
         augment = recipe.data.augment.for_group(model.group)  # type: ignore[arg-type]
         recipe = replace(recipe, data=replace(recipe.data, augment=augment))
         if resume:
-            _prepare(run, model)
+            _prepare(run, model, newest)
         else:
             rank_zero_only(run.start)(recipe, dataset, command)
         on_start(run)
         if _is_rank_zero() and (note := _describe_fit(model, dataset)):
             print(note, file=sys.stderr)
-        _fit(model, recipe, dataset, run, resume)
+        _fit(model, recipe, dataset, run, run.checkpoint(newest) if newest else None)
     return run
 
 
@@ -172,7 +172,9 @@ def _with_full_paths(recipe: Recipe) -> Recipe:
     return replace(recipe, data=replace(recipe.data, name=with_full_path(recipe.data.name)))
 
 
-def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: bool) -> None:
+def _fit(
+    model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, checkpoint: Path | None
+) -> None:
     """Train with Lightning, and store the weights and the decisions that validation selected."""
     kind = dataset.target_kind
     with _shared_folder(run.path):
@@ -181,14 +183,13 @@ def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: b
         module = SupervisedModule(model, recipe, kind, class_weights(recipe, dataset, kind))
         if recipe.trainer.compile:
             model.compile(mode="reduce-overhead" if recipe.trainer.cuda_graphs else None)
-        last = run.checkpoint("last") if resume and run.is_resumable else None
         with (
             quiet(), allow_tf32(recipe.trainer.precision), interruptible(trainer) as stop,
-            _explained(trainer, last, stop),
+            _explained(trainer, checkpoint, stop),
         ):  # fmt: skip
             trainer.fit(
                 module, datamodule=SplitBatches(dataset, recipe),
-                ckpt_path=None if last is None else str(last), weights_only=True,
+                ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True,
             )  # fmt: skip
     if trainer.is_global_zero:
         module.load_state_dict(run.read_checkpoint("best")["state_dict"])
@@ -198,18 +199,18 @@ def _fit(model: nn.Module, recipe: Recipe, dataset: Dataset, run: Run, resume: b
         run.save_model(model, dataset.classes)
 
 
-def _prepare(run: Run, model: nn.Module) -> None:
-    """Check and repair the files of a run that is to be resumed."""
-    if run.is_resumable:
-        resuming.require_fitting(run, model)
+def _prepare(run: Run, model: nn.Module, newest: str | None) -> None:
+    """Check and repair the files of a run that is to be resumed from its newest checkpoint."""
+    if newest is not None:
+        resuming.require_fitting(run, model, newest)
     if _is_rank_zero():
         resuming.remove_temporary_files(run)
-        resuming.recover_best(run) if run.is_resumable else resuming.start_again(run)
+        resuming.start_again(run) if newest is None else resuming.recover_best(run)
 
 
 @contextmanager
 def _explained(
-    trainer: lightning.Trainer, last: Path | None, stop: StopBetweenBatches
+    trainer: lightning.Trainer, checkpoint: Path | None, stop: StopBetweenBatches
 ) -> Iterator[None]:
     """Raise a one-line error for a failure that is no fault of turnwise."""
     try:
@@ -226,11 +227,12 @@ def _explained(
                 "batch norm cannot train on a batch of one image; choose another "
                 "optimisation.batch_size, so that no batch is that small."
             ) from error
-        if last is None or stop.has_started or isinstance(error, OSError) or "memory" in str(error):
+        is_other = isinstance(error, OSError) or "memory" in str(error)
+        if checkpoint is None or stop.has_started or is_other:
             raise
         raise InputError(
-            f"{last} does not hold the state of this training ({type(error).__name__}); restore "
-            "it, or train in another folder."
+            f"{checkpoint} does not hold the state of this training ({type(error).__name__}); "
+            "restore it, or train in another folder."
         ) from error
 
 
@@ -270,8 +272,10 @@ def _cleaned_up(run: Run, missing: list[Path] | None) -> Iterator[None]:
 
 @contextmanager
 def _shared_folder(folder: Path) -> Iterator[None]:
-    """Pass the folder to the processes that Lightning starts."""
+    """Pass the folder to the processes that Lightning starts, which end with this one."""
     is_first = FOLDER_VARIABLE not in os.environ
+    if not is_first:
+        end_with_parent()
     os.environ.setdefault(FOLDER_VARIABLE, str(folder))
     try:
         yield

@@ -1,5 +1,5 @@
 """Lightning callbacks: repeatable steps, averaged weights, stopping rules, a metrics table that
-survives resuming, atomic checkpoints, and a clean end on Ctrl-C."""
+survives resuming, and a clean end on Ctrl-C."""
 
 import csv
 import io
@@ -14,7 +14,6 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback, EarlyStopping, WeightAveraging
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -137,10 +136,13 @@ class EpochTable(Callback):
         self.kind, self.select = kind, select
         self.start = 0.0
 
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
+        self.start = time.monotonic()  # of an epoch that is resumed, only the rest counts
+        if self.path.is_file():
+            self.rows = [row for row in self._read() if int(row["epoch"]) < trainer.current_epoch]
+
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self.start = time.monotonic()
-        if self.path.is_file() and not self.rows:
-            self.rows = [row for row in self._read() if int(row["epoch"]) < trainer.current_epoch]
 
     def _read(self) -> list[dict[str, Any]]:
         """Return the rows of the epochs before the run was resumed."""
@@ -210,42 +212,6 @@ class StoreRecipe(Callback):
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         if trainer.is_global_zero:
             self.write(self.recipe)
-
-
-class RelocateCheckpoints(Callback):
-    """Correct the paths in the checkpoint of a run folder that was renamed.
-
-    Otherwise Lightning would drop the best score and overwrite the best checkpoint.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def on_load_checkpoint(
-        self, trainer: lightning.Trainer, pl_module: Any, checkpoint: dict[str, Any]
-    ) -> None:
-        for state in checkpoint["callbacks"].values():
-            if "dirpath" in state:
-                state["dirpath"] = str(self.folder.resolve())
-                for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
-                    state[key] = self._here(state[key])
-                state["best_k_models"] = {
-                    self._here(path): score for path, score in state["best_k_models"].items()
-                }
-
-    def _here(self, path: str) -> str:
-        return str(self.folder.resolve() / Path(path).name) if path else path
-
-
-class AtomicCheckpoints(TorchCheckpointIO):
-    """Write a checkpoint to a temporary file and rename it, so that it is complete or absent."""
-
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
-    ) -> None:
-        content = io.BytesIO()
-        torch.save(checkpoint, content)
-        write_atomic(Path(path), content.getvalue())
 
 
 class StopBetweenBatches(Callback):

@@ -127,6 +127,9 @@ class TrainerPart(Options):
     max_minutes: float | None = option(
         None, "minutes of training, then it stops before the next step; null is no limit", above=0
     )
+    checkpoint_minutes: float | None = option(
+        10.0, "minutes between checkpoints within an epoch; null stores whole epochs only", above=0
+    )
     accelerator: str = option("auto", "auto, cpu, gpu")
     devices: int = option(1, "processes per node", at_least=1)
     num_nodes: int = option(1, "nodes", at_least=1)

@@ -23,13 +23,16 @@ from turnwise.data.targets import TargetKind
 from turnwise.errors import InputError, require
 from turnwise.geometry.warps import AUTO, choose_fill
 from turnwise.training.callbacks import (
-    AtomicCheckpoints,
     AveragedWeights,
     EpochTable,
-    RelocateCheckpoints,
     RepeatableSteps,
     StopWithoutProgress,
     StoreRecipe,
+)
+from turnwise.training.checkpoints import (
+    AtomicCheckpoints,
+    CheckpointsWithinEpochs,
+    RelocateCheckpoints,
 )
 from turnwise.training.recipe import Recipe
 from turnwise.training.recovery import SkipNonFiniteSteps
@@ -41,6 +44,7 @@ class TrainingFiles:
 
     best: Path  # checkpoint with the best validation score
     last: Path  # checkpoint of the last epoch, in the same folder
+    partial: Path  # checkpoint within the epoch that is being trained
     metrics: Path
     logs: Path
     write_recipe: Callable[[Recipe], None]
@@ -130,7 +134,8 @@ def _callbacks(recipe: Recipe, files: TrainingFiles, kind: TargetKind) -> list[C
     if recipe.trainer.patience is not None:
         callbacks.append(StopWithoutProgress(recipe.trainer.patience, monitor, mode))
     callbacks += [StoreRecipe(recipe, files.write_recipe), EpochTable(files.metrics, kind, select)]
-    return [*callbacks, RelocateCheckpoints(folder), best, last]
+    partial = CheckpointsWithinEpochs(files.partial, recipe.trainer.checkpoint_minutes)
+    return [*callbacks, RelocateCheckpoints(folder), best, last, partial]
 
 
 def selected_score(recipe: Recipe, kind: TargetKind) -> str:
