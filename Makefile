@@ -3,6 +3,7 @@
 #   make test    lint, types and tests
 #   make slow    the tests that `make test` leaves out
 #   make docs    the documentation site, in site/; a broken link is an error
+#   make release wheel and sdist in dist/, checked in a clean environment
 #   make fuzz    hostile inputs for FUZZ_MINUTES=10, new ones in every run; stops at the first finding
 # Each makes .venv first, and again only when pyproject.toml or constraints.txt changed.
 
@@ -17,7 +18,7 @@ WORKERS ?= 2
 
 FUZZ_MINUTES ?= 10
 
-.PHONY: demo test slow fuzz check docs setup clean
+.PHONY: demo test slow fuzz check docs release setup clean
 
 demo: $(READY)
 	$(RUN) -m turnwise demo
@@ -41,6 +42,10 @@ check: $(READY)
 docs: .venv/docs-ready
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
+release:
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 to 3.13 with venv and pip is needed" >&2; exit 2; }
+	tools/check_release.sh "$(PYTHON)"
+
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -55,4 +60,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf site .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis turnwise-demo
+	rm -rf site dist .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis turnwise-demo

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import attention_tables
+import gallery
 import leaderboard
 import real_images
 import roto_tables
@@ -313,12 +314,99 @@ def steered(trained: bool) -> str:
     return steerability.table(found[-1]) if found else "Not measured yet."
 
 
+PEERS = {"rotmnist": "rotated MNIST", "cifar10": "CIFAR-10", "fashionmnist": "FashionMNIST"}
+
+
+def peers() -> str:
+    """The best published figure of each data set, however it was selected, beside our best."""
+    headers = ["data", "best in the leaderboard", "selected on", "ours", "parameters", "seeds"]
+    records, rows = latest_by_recipe(), []
+    for name, title in PEERS.items():
+        board = leaderboard.BOARDS[name]
+        theirs = [row for row in board if row.figure != UNDEFINED]
+        for selected in (True, False):
+            of = [row for row in theirs if row.selected.startswith(leaderboard.TEST) is selected]
+            if not of:
+                continue
+            peer = max(of, key=lambda row: float(row.figure.split()[0]))
+            recipes = {row.recipe for row in board} & set(records)
+            (ours,) = best([records[recipe] for recipe in recipes])
+            selection = peer.selected.split(" (")[0].split(":")[0]
+            rows.append([
+                title, f"{peer.figure} % ({peer.model})", selection,
+                f"{over_seeds(ours, 'test_accuracy')} ({link(ours)})", weights(ours), seeds(ours),
+            ])  # fmt: skip
+    return markdown_table(headers, rows)
+
+
+def speed_summary() -> str:
+    """A few ratios of time, each from its own record."""
+    vit = read_records(HERE / "flagship_speed.jsonl")
+    sizes = {r["width"]: r["figures"] for record in vit for r in record["figures"]["results"]}
+    found = sizes[768]
+    ratio = {k: found["irreps"][k] / found["plain"][k] for k in ("step", "inference")}
+    rows = [[
+        "`turnwise_vit_base` under D4", "a plain ViT of the same total width, H200",
+        f"{ratio['step']:.2f}", f"{ratio['inference']:.2f}", "flagship_speed",
+    ]]  # fmt: skip
+    (hybrid,) = [r["figures"] for r in read_records(HERE / "hybrid_speed.jsonl")
+                 if r["figures"]["device"] == "cuda"][-1:]  # fmt: skip
+    steps = {name: row["step_seconds"] for name, row in hybrid["rows"].items()}
+    rows.append([
+        "`hybrid_ge_vit`, p4", "`ge_vit` with all queries, as published, H200",
+        f"{steps['hybrid'] / steps['ge_vit, all queries']:.2f}", UNDEFINED, "hybrid_speed",
+    ])  # fmt: skip
+    linear = [r for record in read_records(HERE / "linear_attention.jsonl")
+              for r in record["figures"]["results"]]  # fmt: skip
+    took = {r["case"]["name"]: r["figures"]["seconds"] for r in linear if "name" in r["case"]}
+    for name in ("performer", "relative_performer"):
+        rows.append([
+            f"`{name}`", "`variant=tep-2021`, the published layers, 2 CPU cores",
+            f"{took[f'{name} exact'] / took[f'{name} tep-2021']:.2f}", UNDEFINED,
+            "linear_attention",
+        ])  # fmt: skip
+    headers = ["model", "beside", "training step", "inference", "record"]
+    return markdown_table(headers, [
+        [*row[:4], f"[{row[4]}](benchmarks/{row[4]}.jsonl)"] for row in rows
+    ])  # fmt: skip
+
+
+TRIPLES = {  # plain, augmented, exact: recipes that differ in that
+    "DermaMNIST, 28 pixels": ("dermamnist28_resnet", "dermamnist28_resnet_turned",
+                              "dermamnist28_best_d4"),
+    "DermaMNIST, 128 pixels": ("dermamnist128_metaformer", "dermamnist128_metaformer_turned",
+                               "dermamnist128_roto_metaformer_d4"),
+    "EuroSAT": ("eurosat_metaformer", "eurosat_metaformer_turned", "eurosat_roto_metaformer_d4"),
+    "FIRST radio galaxies": ("first_metaformer", "first_metaformer_turned",
+                             "first_roto_metaformer_d4"),
+    "BreastMNIST": ("breastmnist_resnet", "breastmnist_resnet_turned",
+                    "breastmnist_roto_resnet_d4"),
+}  # fmt: skip
+
+
+def augmentation() -> str:
+    """A plain network, the same with random rotations and flips, and an exact one."""
+    headers = ["images", "plain", "same prediction", "augmented", "same prediction", "exact",
+               "same prediction"]  # fmt: skip
+    records = latest_by_recipe()
+    rows = [
+        [title, *(over_seeds(records[recipe], key)
+                  for recipe in recipes for key in ("test_accuracy", "orbit_agreement"))]
+        for title, recipes in TRIPLES.items()
+    ]  # fmt: skip
+    return markdown_table(headers, rows)
+
+
 def published_error(name: str) -> str:
     record = read_records(HERE / "published_errors.jsonl")[-1]
     return ERRORS[name](record["figures"])
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "film": lambda: gallery.caption(read_records(gallery.RECORDS)[-1]["figures"]),
+    "augmentation": augmentation,
+    "peers": peers,
+    "speed": speed_summary,
     "which_model": which_model,
     "real_images": lambda: real_images.table(real_images.FINAL),
     "all_results": all_results,

@@ -1,6 +1,7 @@
 """Code, commands, links and tables in README and docs are right."""
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from turnwise.training.recipe import make_recipe, read_recipe
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+TUTORIALS = sorted((REPOSITORY / "docs" / "tutorials").glob("*.py"))
 
 
 def blocks(path, language):
@@ -40,6 +42,14 @@ def test_python_runs(page, code):
     exec(compile(code, page, "exec"), {})
     for name in set(list_models()) - known:
         unregister(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda p: p.stem)
+def test_tutorials_run(tutorial, tmp_path, monkeypatch):
+    """`make docs` runs them, too, and shows their outputs."""
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(tutorial))
 
 
 def test_python_is_found():

@@ -4,14 +4,20 @@ Nothing is fetched from a network, neither here nor by the pages.
 """
 
 import argparse
+import ast
+import io
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from html import escape
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import jupytext
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -34,6 +40,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/layers.md": python_names("turnwise.layers"),
         "reference/certificate.md": certificate(),
     }
+    for source in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
+        pages[f"tutorials/{source.stem}.md"] = executed(source)
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
@@ -50,6 +58,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return found[0]
         target = Path(os.path.normpath(Path(source).parent / path))
         inside = ROOT / "docs"
+        if target.is_relative_to(inside) and target.suffix == ".py":
+            return found[0].replace(".py", ".md")  # the executed tutorial
         if not target.is_file() or target.is_relative_to(inside):
             return found[0]
         copy = Path("files") / target.relative_to(ROOT)
@@ -139,6 +149,47 @@ def schema_rows(part: dict[str, Any], parts: dict[str, Any], prefix: str = "") -
             named = parts.get(inner.get("$ref", "").rpartition("/")[2], inner)
             rows += schema_rows(named, parts, prefix + name + mark)
     return rows
+
+
+def executed(source: Path) -> str:
+    """Run a tutorial cell by cell; return Markdown with the outputs.  An error ends the build."""
+    parts, names = [], {"__name__": "tutorial"}
+    with working_folder():
+        for each in jupytext.read(source).cells:
+            if each.cell_type == "markdown":
+                parts.append(each.source)
+                continue
+            parts.append(f"```python\n{each.source}\n```")
+            parts += run_cell(each.source, names)
+    about = f"This page is {source.name}; `jupytext --to ipynb` makes a notebook of it."
+    return "\n\n".join([*parts, about]) + "\n"
+
+
+def run_cell(code: str, names: dict[str, Any]) -> list[str]:
+    """Run one cell; return what it prints and what its last expression displays."""
+    tree, printed, shown = ast.parse(code), io.StringIO(), None
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    with redirect_stdout(printed):
+        exec(compile(tree, "tutorial", "exec"), names)
+        if last is not None:
+            shown = eval(compile(ast.Expression(last.value), "tutorial", "eval"), names)
+    if shown is not None and not hasattr(shown, "_repr_html_"):
+        print(repr(shown), file=printed)
+    text = printed.getvalue().rstrip()
+    parts = [f"```text\n{text}\n```"] if text else []
+    return [*parts, shown._repr_html_()] if hasattr(shown, "_repr_html_") else parts
+
+
+@contextmanager
+def working_folder() -> Iterator[None]:
+    """Run what follows in a temporary folder."""
+    before = Path.cwd()
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def cell(text: str) -> str:
