@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from turnwise.data import Examples, load_dataset
+from turnwise.data.masks import INSTANCE_CLASSES
 from turnwise.groups import PlanarGroup
 from turnwise.models import create_model
 from turnwise.reports.loaded_models import LoadedModel
@@ -67,3 +68,22 @@ def quadrant():
     return LoadedModel(
         "quadrant", Quadrant(), classes, PlanarGroup.named("C4"), examples, "spots", None
     )
+
+
+@pytest.fixture
+def mask_models():
+    """An exact U-Net and a plain one, with three random images of two instances each."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (3, 1, 16, 16), generator=generator, dtype=torch.uint8)
+    labels = torch.zeros(3, 16, 16, dtype=torch.int16)
+    labels[:, 2:8, 3:9], labels[:, 10:14, 6:15] = 1, 2
+
+    def load(name):
+        torch.manual_seed(0)
+        sizes = {"num_classes": 3, "image_size": 16, "widths": (16, 32)}
+        model = create_model(name, group="D4", **sizes).eval()
+        model.classes = INSTANCE_CLASSES
+        group, examples = PlanarGroup.named("D4"), Examples(images, labels)
+        return LoadedModel(name, model, INSTANCE_CLASSES, group, examples, "random", None)
+
+    return [load("turnwise_unet_nano"), load("unet")]

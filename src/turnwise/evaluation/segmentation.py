@@ -90,6 +90,7 @@ def evaluate_masks(
         shares.append(float((rotated[-1].classes == expected).double().mean()))
     main = "ap50" if target.kind == "instances" else "dice"
     return {
+        "target": predictor.kind.named(tuple(target.names)).plain(),
         "images": len(examples),
         "group": group.name,
         "main_score": main,
@@ -97,7 +98,7 @@ def evaluate_masks(
         "classes": _by_class(upright, target.names),
         "subsets": _by_subset(upright.scores, examples.names),
         "angles": {
-            "degrees": degrees, "fill": fill,
+            "degrees": degrees, "fill": fill, "score": main,
             **{key: [_mean(v.scores[key]) for v in rotated] for key in {main: 0, "dice": 0}},
         },
         "orbit_scores": {

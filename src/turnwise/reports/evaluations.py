@@ -13,7 +13,9 @@ Table = tuple[list[str], list[list[str]]]  # headers and rows
 MAX_MATRIX = 20  # classes of a confusion matrix that is shown
 TITLES = {"name": "", "count": "images", "f1": "F1", "map": "mAP", "auc": "AUC", "r2": "R²",
           "mae": "mean absolute error", "rmse": "RMSE", "macro_f1": "macro F1",
-          "mean_iou": "mean IoU", "iou": "IoU"}  # fmt: skip
+          "mean_iou": "mean IoU", "iou": "IoU", "dice": "Dice", "mean_dice": "mean Dice",
+          "ap50": "AP@0.5", "ap75": "AP@0.75", "ap": "AP", "pq": "PQ",
+          "boundary_f1": "boundary F1"}  # fmt: skip
 
 
 def evaluation_text(result: Result) -> str:
@@ -57,7 +59,8 @@ def text_of_masks(result: Result) -> str:
         text_table(["upright", "value (95 % interval)"], scores),
         text_table(["class of pixels", "Dice", "IoU"], classes),
         *([text_table(["images", "count", *words], kinds)] if kinds else []),
-        f"rotated in {len(rotated)} steps over 360°, corners filled by {fill_of(result)}: {main} "
+        f"rotated in {len(rotated)} steps over 360°, corners filled by {fill_of(result)}: "
+        f"{title_of(main)} "
         f"{format_percent(min(rotated), digits=2)} at worst, "
         f"{format_percent(sum(rotated) / len(rotated), digits=2)} on average",
         f"same class over all exact elements of {result['group']}: "

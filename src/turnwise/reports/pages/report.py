@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from turnwise.data import Examples
+from turnwise.data.masks import is_mask
 from turnwise.errors import InputError
 from turnwise.evaluation.certificate.certificate import Certificate, read_certificate
 from turnwise.evaluation.certificate.comparison import hash_weights
@@ -51,6 +52,7 @@ from turnwise.reports.pages import (
 )
 from turnwise.reports.pages.certificate import control_table, element_table, verdict
 from turnwise.reports.pages.explorer import INSTRUCTIONS, explorer_data, explorer_html
+from turnwise.reports.pages.rotated_masks import ABOUT, masks_data, masks_html
 from turnwise.reports.tables import format_percent, format_score
 from turnwise.runs.run import Run
 
@@ -109,8 +111,12 @@ def report_page(
             Section("Accuracy against the angle", _angles(models, progress)),
             *sections,
         ]
+    if has_masks := is_mask(examples.targets):
+        slider = paragraph_html(ABOUT) + masks_html(masks_data(models, examples))
+        sections = [Section("Rotate the picture", slider), *sections]
     shown = [section for section in sections if section.html]
-    script = read_assets("predictions.js", "explorer.js") if has_classes else ""
+    scripts = ("predictions.js", "explorer.js") if has_classes else ("masks.js",) * has_masks
+    script = read_assets(*scripts)
     return page(title, shown, summary=_headline(models), script=script)
 
 
