@@ -203,3 +203,22 @@ def test_actions_measure_equivariance_and_reject_a_sum_over_half_the_group():
     with pytest.raises(AssertionError, match="not equivariant under D4"):
         assert_equivariant(lambda x: x[:, :, :4].sum(2), "D4", x, act_in=act,
                            act_out=action_on("image"))  # fmt: skip
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_convolutions_infer_in_channels_last_and_train_on_a_cpu_in_the_usual_format(channels):
+    images, conv = torch.rand(2, channels, 6, 6), torch.nn.Conv2d(channels, 4, 3)
+    with torch.no_grad():
+        changed = layouts.for_convolutions(images, training=False)
+        assert torch.equal(changed, images)
+        assert conv(changed).is_contiguous(memory_format=torch.channels_last)
+        assert layouts.for_convolutions(images, training=True) is images
+        torch.testing.assert_close(conv(changed), conv(images))
+    assert layouts.for_convolutions(images, training=False) is images
+
+
+def test_convolutions_in_any_format_can_be_vectorised():
+    images = torch.rand(2, 3, 1, 6, 6)
+    with torch.no_grad():
+        changed = torch.func.vmap(lambda x: layouts.for_convolutions(x, training=False))(images)
+    assert torch.equal(changed, images)

@@ -36,9 +36,21 @@ Tokens = Float[Tensor, "batch token group channel"]
 Maps = Float[Tensor, "batch group_channel row col"]
 
 
-def for_convolutions(images: Image) -> Image:
-    """Return images on a GPU in `torch.channels_last`, in which batch norm and cuDNN are fast."""
-    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
+def for_convolutions(images: Image, training: bool) -> Image:
+    """Return images in `torch.channels_last` where that is faster: on a GPU, and in inference.
+
+    Not in training on a CPU: there torch adds up the statistics of batch norms in this format one
+    by one in float32, with errors of 1e-5 and more.  Graphs of CPU programs stay free of it, too.
+    """
+    if torch._C._are_functorch_transforms_active():  # vmap knows no memory formats
+        return images
+    infers = not training and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if not images.is_cuda and not infers:
+        return images
+    if images.shape[1] == 1:  # the strides of such images fit both formats: write them anew
+        rows = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+        return rows.permute(0, 3, 1, 2)
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 def maps_to_regular(maps: Maps, group_order: int) -> Regular:

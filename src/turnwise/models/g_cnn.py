@@ -93,7 +93,7 @@ class GroupConvNetwork(ImageModel):
     def forward_features(self, images: Float[Tensor, "batch in_chans rows cols"]) -> Field:
         """Return the features on the group before the last layer."""
         self.require_images(images, "this network's layers")
-        return regular_to_field(self.layers(for_convolutions(images)))
+        return regular_to_field(self.layers(for_convolutions(images, self.training)))
 
     def pool(self, features: Field) -> Float[Tensor, "batch channel"]:
         """Return the mean over the pixels, then the maximum over the group."""

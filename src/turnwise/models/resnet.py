@@ -162,7 +162,7 @@ class ResNet(ImageModel):
     def forward_features(self, images: Images) -> NewMaps:
         """Return maps that rotate with the image if the network is equivariant."""
         self.require_images(images, "this network")
-        return self.stages(self.stem(for_convolutions(images)))
+        return self.stages(self.stem(for_convolutions(images, self.training)))
 
     def pool(self, features: Maps) -> Float[Tensor, "batch width"]:
         return self.dropout(features.mean(dim=(2, 3)))

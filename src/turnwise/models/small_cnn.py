@@ -89,7 +89,7 @@ class SmallCNN(ImageModel):
 
     def forward_features(self, images: Images) -> Float[Tensor, "batch width newrow newcol"]:
         self.preprocess.require_channels(images)
-        return self.features(for_convolutions(images))
+        return self.features(for_convolutions(images, self.training))
 
     def pool(self, features: Float[Tensor, "batch width row col"]) -> Float[Tensor, "batch width"]:
         return features.mean(dim=(2, 3))

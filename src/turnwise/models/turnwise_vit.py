@@ -246,7 +246,7 @@ class EquivariantVisionTransformer(ImageModel):
         self.preprocess.require_channels(images)
         for side in images.shape[2:]:
             require_exact_size(side, self.sampling, WHAT)
-        regular = self.stem(for_convolutions(images))
+        regular = self.stem(for_convolutions(images, self.training))
         for number, stage in enumerate(self.stages):
             regular = self.halve(regular) if number else regular
             rows, cols = regular.shape[3:]

@@ -175,7 +175,7 @@ class UNet(ImageModel):
             require_exact_size(side, self.sampling, WHAT)
         top, left = (-side % self.step // 2 for side in images.shape[2:])
         x = F.pad(images, (left, left, top, top)) if top or left else images
-        x = for_convolutions(x)
+        x = for_convolutions(x, self.training)
         skips = list[Tensor]()
         for number, level in enumerate(self.encoder):
             x = level(self.halve(x) if number else x)

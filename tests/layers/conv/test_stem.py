@@ -117,9 +117,12 @@ def test_norms_take_eps_and_batch_norm_takes_momentum(kind):
         torch.testing.assert_close(norm.norm.running_mean, mean.flatten())
 
 
-def test_both_memory_formats_agree_forward_and_backward():
+@pytest.mark.parametrize("training", [True, False])
+def test_both_memory_formats_agree_forward_and_backward(training):
     """Batch norm reads the two formats differently, and returns its input's."""
-    conv, norm = GroupConv2d("D4", CHANNELS, 2, 3).double(), GroupBatchNorm2d("D4", 2).double()
+    conv, norm = GroupConv2d("D4", CHANNELS, 2, 3).double(), randomise(GroupBatchNorm2d("D4", 2))
+    norm(3 * torch.randn(5, 2, 8, 4, 5).double() + 1)  # statistics of its own
+    norm.train(training)
     given, results = regular_to_maps(features("D4", 4, 5)), []
     for memory in MEMORY_FORMATS:
         maps = given.contiguous(memory_format=memory).requires_grad_()
@@ -127,7 +130,7 @@ def test_both_memory_formats_agree_forward_and_backward():
         assert regular_to_maps(out).is_contiguous(memory_format=memory)
         assert regular_to_maps(out).data_ptr() == out.data_ptr()
         loss = (out * torch.arange(5)).square().sum()
-        results.append((out, *torch.autograd.grad(loss, (maps, conv.weight))))
+        results.append((out, *torch.autograd.grad(loss, (maps, conv.weight, norm.norm.weight))))
     for first, second in zip(*results, strict=True):
         torch.testing.assert_close(first, second)
 

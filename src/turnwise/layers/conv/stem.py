@@ -55,9 +55,21 @@ class GroupBatchNorm2d(nn.Module):
         if images.is_contiguous():  # group elements count as images: a view, as the kernel needs it
             normed = self.norm(images.flatten(0, 1))
             return normed.unflatten(0, (-1, self.group.order)).transpose(1, 2)
+        if not self.training:
+            return maps_to_regular(self._normalise_maps(regular_to_maps(x)), self.group.order)
         wide = x.permute(0, 3, 4, 2, 1).flatten(2, 3)  # group elements count as columns
         normed = self.norm(wide.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return normed.unflatten(2, (-1, self.group.order)).permute(0, 4, 3, 1, 2)
+
+    def _normalise_maps(
+        self, maps: Float[Tensor, "batch maps row col"]
+    ) -> Float[Tensor, "batch maps row col"]:
+        """Normalise by the running statistics: many maps at once, where there are few channels."""
+        norm, order = self.norm, self.group.order
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        statistics = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+        return F.batch_norm(maps, *(x.repeat(order) for x in statistics), eps=norm.eps)
 
     def extra_repr(self) -> str:
         return f"{self.group}, {self.num_features}, eps={self.norm.eps}"
