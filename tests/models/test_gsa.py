@@ -15,6 +15,7 @@ from turnwise.geometry.neighbourhoods import Neighbourhood
 from turnwise.groups import act_on_field, equivariance_error, equivariance_errors
 from turnwise.layers.gsa.attention import GroupSelfAttention
 from turnwise.models import create_model
+from turnwise.models.registry import stored_options
 
 SMALL = {"width": 12, "widths": [[12], [12]], "crops": [[2], [1]], "heads": 2, "window": 3}
 PCAM = SMALL | {
@@ -442,3 +443,17 @@ def test_a_model_can_be_pickled_and_given_an_empty_batch(name):
     images = torch.rand(1, 1, 22, 22)
     assert torch.equal(again(images), model(images))
     assert model(images[:0]).shape == (0, 10)
+
+
+def queries_of(model):
+    layers = [part for part in model.modules() if isinstance(part, GroupSelfAttention)]
+    return {layer.project.plan.queries for layer in layers}
+
+
+def test_new_networks_take_own_queries_and_published_or_stored_ones_all():
+    assert queries_of(create_model("gsa_net", **SMALL)) == {"own"}
+    assert queries_of(create_model("gsa_net", queries="all", **SMALL)) == {"all"}
+    for name, variant in (("gsa_net", "gsa-2021"), ("ge_vit", "gevit-2023")):
+        assert queries_of(create_model(name, variant=variant, **SMALL)) == {"all"}
+    stored = stored_options("ge_vit", {"window": 3})  # before there was a choice
+    assert queries_of(create_model("ge_vit", **SMALL | stored)) == {"all"}

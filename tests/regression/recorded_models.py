@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import turnwise
-from turnwise.models import model_options
+from turnwise.models.registry import stored_options
 from turnwise.models.weights import list_pretrained
 
 RECORD = Path(__file__).with_name("models.json.gz")
@@ -112,8 +112,7 @@ FORMER_FLAGSHIP: dict[str, dict[str, Any]] = {
 
 def old_defaults(name: str) -> dict[str, Any]:
     """Options whose defaults have changed since the record, with their former values."""
-    former = {"qk_norm": False} if "qk_norm" in model_options(name) else {}
-    return former | FORMER_FLAGSHIP.get(name.removeprefix("orbit_"), {})
+    return stored_options(name, {}) | FORMER_FLAGSHIP.get(name.removeprefix("orbit_"), {})
 
 
 def title(name: str, group: str, options: Mapping[str, Any]) -> str:

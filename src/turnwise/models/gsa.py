@@ -108,8 +108,8 @@ class AttentionDesign(Options):
 
     heads: int = option(9, "attention heads", at_least=1, at_most=1024)
     queries: str = option(
-        "all", "all: every output sums over all queries (|G|³, as published); own: |G|²",
-        choices=QUERIES,
+        "auto", "all: every output sums over all queries (|G|³, as published); own: |G|²; auto: "
+        "own, but all in published programs", choices=("auto", *QUERIES), absent="all",
     )  # fmt: skip
     attention_dropout: float = option(
         0.1, "dropout rate of attention weights", at_least=0, below=1, changes_output=False
@@ -148,6 +148,13 @@ class GSADesign(AttentionDesign):
     crops: tuple[tuple[int, ...], ...] = option(
         (), "pixels that each block crops at the border", at_least=0, at_most=1024
     )
+
+    @property
+    def chosen_queries(self) -> str:
+        """The queries that an output uses: those given, or what "auto" stands for."""
+        if self.queries != "auto":
+            return self.queries
+        return "own" if self.variant == "exact" else "all"
 
     def layout(self, image_size: int) -> Layout:
         """Return the published layout for `data`, or the sizes given instead of it."""
@@ -199,7 +206,7 @@ class GroupAttentionNetwork(PooledLogits):
             Neighbourhood(window, design.shape),
             heads=design.heads,
             encoding=design.encoding,
-            queries=design.queries,
+            queries=design.chosen_queries,
             dropout=design.attention_dropout,
             convention=convention,
             size=task.image_size,

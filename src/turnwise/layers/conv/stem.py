@@ -68,8 +68,9 @@ class GroupBatchNorm2d(nn.Module):
         norm, order = self.norm, self.group.order
         assert norm.running_mean is not None
         assert norm.running_var is not None
-        statistics = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
-        return F.batch_norm(maps, *(x.repeat(order) for x in statistics), eps=norm.eps)
+        mean, variance = norm.running_mean.repeat(order), norm.running_var.repeat(order)
+        weight, bias = norm.weight.repeat(order), norm.bias.repeat(order)
+        return F.batch_norm(maps, mean, variance, weight, bias, eps=norm.eps)
 
     def extra_repr(self) -> str:
         return f"{self.group}, {self.num_features}, eps={self.norm.eps}"
