@@ -43,22 +43,6 @@ def hold_out(count: int, held_out: int, seed: int) -> tuple[Positions, Tensor]:
     return _ascending(order[held_out:]), _ascending(order[:held_out])
 
 
-def split_per_class(labels: Labels, counts: Sequence[int], seed: int) -> list[Tensor]:
-    """Split into disjoint parts with `counts[i]` images of every class in part i.
-
-    >>> [part.tolist() for part in split_per_class(torch.tensor([0, 1, 0, 1]), (1, 1), seed=0)]
-    [[0, 1], [2, 3]]
-    """
-    parts: list[list[int]] = [[] for _ in counts]
-    generator = np.random.default_rng(seed)
-    for label in labels.unique().tolist():
-        members = generator.permutation((labels == label).nonzero().flatten().numpy()).tolist()
-        ends = np.cumsum([0, *counts])
-        for part, start, end in zip(parts, ends[:-1], ends[1:], strict=True):
-            part.extend(members[start:end])
-    return [_ascending(part) for part in parts]
-
-
 def sample_per_class(labels: Labels, fraction: float, seed: int) -> Positions:
     """Draw a fraction of the images, each class in proportion and with at least one image.
 

