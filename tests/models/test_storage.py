@@ -133,3 +133,64 @@ def test_saving_draws_no_random_numbers(tmp_path):
     before = torch.get_rng_state()
     turnwise.save(model, tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Net(nn.Module):
+    """A network of a user: tied weights, a buffer, and its own preprocessing."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(64, 3)
+        self.register_buffer("scale", torch.rand(1))
+
+    def preprocess(self, images):
+        return 2 * images - 1
+
+    def forward(self, images):
+        return self.last(self.second(self.first(images.flatten(1)).relu()).relu()) * self.scale
+
+
+@pytest.fixture
+def orbit_folder(tmp_path):
+    model = turnwise.orbit(Net(), "D4", "mean_features", head="last").eval()
+    return model, turnwise.save(model, tmp_path / "m", classes=("a", "b", "c"))
+
+
+def test_an_orbit_around_any_module_is_opened_by_its_factory(orbit_folder):
+    model, folder = orbit_folder
+    again = turnwise.load(folder, factory=Net)
+    images = torch.rand(3, 1, 8, 8)
+    assert torch.equal(again(images), model(images))
+    assert torch.equal(again.preprocess(images), model.preprocess(images))
+    assert (again.group.name, again.classes) == ("D4", ("a", "b", "c")) and not again.training
+    assert not torch.equal(turnwise.orbit(Net(), "D4", "mean_features", head="last")(images),
+                           model(images)), "control: other weights"  # fmt: skip
+
+
+def test_nothing_is_built_from_the_folder_of_such_an_orbit(orbit_folder):
+    with pytest.raises(InputError, match=r"orbit around a Net of your own.* factory=…\) with"):
+        turnwise.load(orbit_folder[1])
+
+
+def test_a_factory_of_another_module_is_refused(orbit_folder):
+    with pytest.raises(InputError, match="does not hold a usable model"):
+        turnwise.load(
+            orbit_folder[1], factory=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+        )
+
+
+def test_a_factory_is_refused_where_the_name_builds_the_model(folder):
+    with pytest.raises(InputError, match="built by its name; give no factory"):
+        turnwise.load(folder, factory=Net)
+
+
+@pytest.mark.parametrize("damage", [{"group": 4}, {"combine": "no"}, {"chunk": "x"}, {"evil": 1}])
+def test_damaged_options_of_such_an_orbit_are_refused(orbit_folder, damage):
+    path = orbit_folder[1] / "config.json"
+    config = json.loads(path.read_text())
+    config["options"] |= damage
+    path.write_text(json.dumps(config))
+    with pytest.raises(InputError, match="does not hold a usable model"):
+        turnwise.load(orbit_folder[1], factory=Net)

@@ -5,11 +5,15 @@
                         (`data/targets/`), the hash of the weights
 
 The configuration is written last and holds the hash, so a folder is either complete or refused.
+
+An orbit around a module of the user is stored, too.  How to build that module is not: whoever opens
+the folder gives a function that builds it.
 """
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +23,33 @@ from torch import nn
 import turnwise
 from turnwise.errors import InputError, require
 from turnwise.files import write_atomic, write_json
+from turnwise.groups import PlanarGroup
 from turnwise.models.contract import ModelConfig
+from turnwise.models.orbits import Orbit, OrbitDesign
 from turnwise.models.registry import config_of, create_model, stored_options
 from turnwise.models.weights import list_pretrained, pretrained_folder, require_as_described
+from turnwise.options import from_plain
 from turnwise.parsing import read_json
 
 WEIGHTS, CONFIG, FORMAT = "model.safetensors", "config.json", 1
 FOLDER = "model"  # inside a run folder
+AROUND = "orbit"  # the name of a stored orbit around a module of the user
 
 
 def save(model: nn.Module, folder: str | os.PathLike[str], classes: Sequence[str] = ()) -> Path:
-    """Write a model made by `create_model`, or an `orbit` around one, into `folder`.
+    """Write a model made by `create_model`, or an `orbit` around any module, into `folder`.
 
     Raises `InputError` before anything is written if `load` could not open the result.
     """
     from safetensors.torch import save as to_bytes
 
     model = getattr(model, "_orig_mod", model)  # inside the result of torch.compile
-    config = config_of(model)
+    config = _describe(model)
     classes = list(classes or getattr(model, "classes", ()))
-    _require_loadable(model, config, classes)
-    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    weights = to_bytes(state)
+    _require_named(config, classes)
+    if config.name != AROUND:
+        _require_loadable(model, config)
+    weights = to_bytes(_tensors_of(model))
     description = {
         "format": FORMAT,
         "turnwise": turnwise.__version__,
@@ -57,13 +66,36 @@ def save(model: nn.Module, folder: str | os.PathLike[str], classes: Sequence[str
     return folder
 
 
-def _require_loadable(model: nn.Module, config: ModelConfig, classes: list[str]) -> None:
-    """Raise unless the model is what its configuration builds, with a name for every class."""
+def _describe(model: nn.Module) -> ModelConfig:
+    """Return how the model is built; of a module inside an orbit, the type's name may be all."""
+    try:
+        return config_of(model)
+    except InputError:
+        if not isinstance(model, Orbit):
+            raise
+    options = {"group": model.group.name, "num_classes": model.num_classes, **asdict(model.design)}
+    return ModelConfig(AROUND, {**options, "around": type(model.model).__name__})
+
+
+def _tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the state dict; tensors that share memory are stored one by one."""
+    state = model.state_dict()
+    odd = next((key for key, value in state.items() if not isinstance(value, torch.Tensor)), None)
+    require(odd is None, f"{odd} is no tensor, and only tensors are stored.")
+    return {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
+
+
+def _require_named(config: ModelConfig, classes: list[str]) -> None:
+    """Raise unless there is a name for every class, or for none."""
     count = config.options.get("num_classes")
     require(
         not classes or len(classes) == count,
         f"{len(classes)} class names were given for a model of {count} classes.",
     )
+
+
+def _require_loadable(model: nn.Module, config: ModelConfig) -> None:
+    """Raise unless the model is what its configuration builds."""
     with torch.random.fork_rng(devices=[]):
         try:
             fresh = create_model(config.name, **config.options).state_dict()
@@ -80,8 +112,15 @@ def _require_loadable(model: nn.Module, config: ModelConfig, classes: list[str])
         )
 
 
-def load(folder: str | os.PathLike[str]) -> nn.Module:
+def load(
+    folder: str | os.PathLike[str], factory: Callable[[], nn.Module] | None = None
+) -> nn.Module:
     """Open what `save` wrote, the model of a run folder, or pretrained weights by name.
+
+    Args:
+        folder: what to open.
+        factory: builds the module inside an orbit that `create_model` did not build; its weights
+            are replaced by those in the folder.
 
     The model is in eval mode.
     """
@@ -101,7 +140,7 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
         "copy the whole folder again.",
     )
     try:
-        model = create_model(config["name"], **stored_options(config["name"], config["options"]))
+        model = _build(config, factory, folder)
         model.load_state_dict(from_bytes(weights))
     except (InputError, SafetensorError, RuntimeError, TypeError) as error:
         raise InputError(f"{folder} does not hold a usable model: {error}") from error
@@ -109,6 +148,25 @@ def load(folder: str | os.PathLike[str]) -> nn.Module:
     model.target = config.get("target", {})
     model.fill = config.get("fill", "")
     return model.eval()
+
+
+def _build(
+    config: dict[str, Any], factory: Callable[[], nn.Module] | None, folder: Path
+) -> nn.Module:
+    """Build the model that a configuration describes, with any weights."""
+    options = dict(config["options"])
+    if config["name"] != AROUND:
+        require(factory is None, f"{config['name']} is built by its name; give no factory.")
+        return create_model(config["name"], **stored_options(config["name"], options))
+    around, _ = options.pop("around", "module"), options.pop("num_classes", None)
+    if factory is None:
+        raise InputError(
+            f"it is an orbit around a {around} of your own, and nothing in a folder is executed; "
+            f"open it by turnwise.load({str(folder)!r}, factory=…) with a function that builds the "
+            f"{around}, or export the orbit to a file."
+        )
+    group = PlanarGroup.named(options.pop("group", ""))
+    return Orbit(factory(), group, from_plain(OrbitDesign, options, str(folder)))
 
 
 def find_model(folder: str | os.PathLike[str]) -> Path:
