@@ -106,3 +106,14 @@ def test_a_wrong_report_is_refused(refused, run):
     assert "is neither a folder nor a model" in refused("report", "nowhere/run")
     assert "a page is written as .html, got 'a.pdf'" in refused("report", run, "-o", "a.pdf")
     assert "--images 0 must be at least 1" in refused("report", run, "--images", 0)
+
+
+def test_without_onnxruntime_web_a_live_report_names_the_command(turnwise, run, empty_folder):
+    status, _, notes = turnwise("report", run, "--live", "--images", 1)
+    assert status == 0 and f"turnwise report {run} --live --download" in notes
+    html = (empty_folder / "report.html").read_text()
+    assert "explorer-data" in html and "live-data" not in html and "wasm" not in html
+
+
+def test_download_alone_is_refused(refused, run):
+    assert "--download fetches what --live needs" in refused("report", run, "--download")

@@ -26,6 +26,7 @@ from turnwise.reports.tables import format_percent, numeric_columns
 Pixels = UInt8[Tensor, "channel row col"]
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 SAME_SERVER = "; connect-src 'self'"
+WASM = " 'wasm-unsafe-eval' blob:"  # compile WebAssembly, and import scripts that the page holds
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Section:
 
     heading: str
     html: str
+
+
+@dataclass(frozen=True)
+class LivePart:
+    """The content of a section that runs models in the browser, and its script."""
+
+    html: str
+    script: str
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ def page(
     summary: str = "",
     script: str = "",
     calls_server: bool = False,
+    runs_models: bool = False,
 ) -> str:
     """Return the whole document.
 
@@ -60,12 +70,13 @@ def page(
         sections: the content.
         script: runs once the page is loaded.
         calls_server: let the script send requests to the server that the page came from.
+        runs_models: let the script run WebAssembly that the page holds.
     """
     policy = POLICY + (SAME_SERVER if calls_server else "")
     if script:
         script = f"\n{script.strip()}\n"
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        policy += f"; script-src 'sha256-{digest}'"
+        policy += f"; script-src 'sha256-{digest}'{WASM if runs_models else ''}"
         script = f"<script>{script}</script>\n"
     lead = f"<p>{escape(summary)}</p>" if summary else ""
     body = "\n".join(_section_html(i, section) for i, section in enumerate(sections, start=1))

@@ -67,7 +67,7 @@ def explorer_data(
                 "rows": rows,
                 "cols": cols,
                 "channels": channels,
-                "pixels": base64.b64encode(image.movedim(0, -1).contiguous().numpy().data).decode(),
+                "pixels": encode_pixels(image),
                 "label": shown.index(label),
                 "classes": [models[0].classes[c] for c in shown],
                 "rotated": [_whole_numbers(p[:, shown]) for p in rotated.values()],
@@ -82,6 +82,11 @@ def explorer_data(
         "fill": models[0].fill,
         "images": entries,
     }
+
+
+def encode_pixels(image: UInt8[Tensor, "channel row col"]) -> str:
+    """Return the bytes of an image for a script, (row, col, channel), in base64."""
+    return base64.b64encode(image.movedim(0, -1).contiguous().numpy().data).decode()
 
 
 def explorer_html(data: dict[str, Any], examples: Examples) -> str:

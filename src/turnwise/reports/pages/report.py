@@ -39,6 +39,7 @@ from turnwise.reports.loaded_models import (
     sample_examples,
 )
 from turnwise.reports.pages import (
+    LivePart,
     Prediction,
     Section,
     code_html,
@@ -67,6 +68,11 @@ ABOUT_CERTIFICATES = (
     "lead of the original class over every other class. A margin below 0 means that a prediction "
     "changed. The negative controls check the measurement itself: they must change the output."
 )
+ABOUT_LIVE = (
+    "The models run in this browser, on your picture, at any angle. The picture is cropped to its "
+    "central square and resampled to the models' size. It stays on this machine: the page sends "
+    "nothing, and needs no network."
+)
 
 
 def report_page(
@@ -76,6 +82,7 @@ def report_page(
     *,
     note: str,
     commands: str,
+    live: LivePart | None = None,
     progress: bool = False,
 ) -> str:
     """Return the page as HTML.
@@ -86,6 +93,7 @@ def report_page(
         examples: the images to rotate and shift.
         note: how the examples were chosen.
         commands: what to type to make the page again.
+        live: a section that runs the models in the browser.
         progress: show progress bars.
     """
     runs = {m.name: m.run for m in models if m.run is not None and m.run.exists}
@@ -114,10 +122,15 @@ def report_page(
     if has_masks := is_mask(examples.targets):
         slider = paragraph_html(ABOUT) + masks_html(masks_data(models, examples))
         sections = [Section("Rotate the picture", slider), *sections]
+    explorer = ("predictions.js", "rotation.js", "explorer.js")
+    script = read_assets(*(explorer if has_classes else ("masks.js",) * has_masks))
+    if live is not None:
+        sections.insert(0, Section("Your own picture", paragraph_html(ABOUT_LIVE) + live.html))
+        script += live.script
     shown = [section for section in sections if section.html]
-    scripts = ("predictions.js", "explorer.js") if has_classes else ("masks.js",) * has_masks
-    script = read_assets(*scripts)
-    return page(title, shown, summary=_headline(models), script=script)
+    return page(
+        title, shown, summary=_headline(models), script=script, runs_models=live is not None
+    )
 
 
 def choose_examples(models: Sequence[LoadedModel], count: int = 6) -> Examples:
