@@ -1,6 +1,7 @@
 """turnwise serve runs until it is interrupted, alone or with several workers."""
 
 import io
+import itertools
 import re
 import signal
 import socket
@@ -14,8 +15,10 @@ from http.client import HTTPException
 import pytest
 from PIL import Image
 
+from turnwise.cli import serve
 from turnwise.cli.main import parse
 from turnwise.deploy.server import TIMEOUT
+from turnwise.errors import InputError
 
 
 def interrupt(process, timeout=60):
@@ -98,6 +101,43 @@ def test_several_workers_share_a_port(run):
     assert interrupt(process) == (0, "stopped\n", "")
     with pytest.raises(OSError):
         urllib.request.urlopen(f"{address}health", timeout=5)
+
+
+class FakeWorker(subprocess.Popen):
+    """A process that runs for some looks of its parent, then ends with a status."""
+
+    def __init__(self, looks, status=-9):
+        self.looks, self.status, self.returncode = looks, status, None
+
+    def poll(self):
+        self.looks -= 1
+        self.returncode = self.status if self.looks < 0 else None
+        return self.returncode
+
+    def communicate(self):
+        return "", ""
+
+
+def test_a_worker_that_ended_is_started_again(monkeypatch, capsys):
+    later = iter([FakeWorker(3), FakeWorker(0)])
+    workers = [FakeWorker(1), FakeWorker(99)]
+    clock = itertools.count(0, 4.0)  # seconds, at every look at the clock
+    monkeypatch.setattr(serve, "_start", lambda command: next(later))
+    monkeypatch.setattr(serve, "_require_started", lambda worker, command: None)
+    monkeypatch.setattr(serve.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(serve.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(serve, "MIN_LIFE", 3.0)
+    with pytest.raises(StopIteration):  # the third worker to start, after two that ended
+        serve._keep_running(workers, ["turnwise"])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "turnwise serve: worker 1 ended with exit status -9; starting it again"
+    assert len(lines) == 3 and workers[1].looks > 90
+
+
+def test_a_worker_that_ends_at_once_ends_the_service(monkeypatch):
+    monkeypatch.setattr(serve, "POLL", 0.0)
+    with pytest.raises(InputError, match=r"worker 2 ended with exit status -9 within 10 seconds"):
+        serve._keep_running([FakeWorker(9), FakeWorker(1)], ["turnwise"])
 
 
 def test_loopback_is_the_default():

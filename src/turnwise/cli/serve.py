@@ -4,9 +4,10 @@ import argparse
 import shlex
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
-from turnwise.cli.terminal import OR_FILE, add_device, chosen_device
+from turnwise.cli.terminal import OR_FILE, add_device, chosen_device, note
 from turnwise.errors import InputError, require
 from turnwise.signals import handle_interrupts
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 MAX_WORKERS = 64
+POLL = 0.5  # seconds between two looks at the workers
+MIN_LIFE = 10.0  # seconds; a worker that ends sooner would end again
+Worker = subprocess.Popen[str]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,16 +88,12 @@ def _serve_by_workers(args: argparse.Namespace, address: "Address") -> int:
             sys.executable, "-m", "turnwise", "serve", args.model, "--host", args.host,
             "--port", str(port), "--device", args.device, "--shared", *names,
         ]  # fmt: skip
-        workers = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            for _ in range(args.workers)
-        ]
+        workers = [_start(command) for _ in range(args.workers)]
         try:
             for worker in workers:
                 _require_started(worker, command)
             _announce(address, f"{address.url(port)}/")
-            for worker in workers:
-                worker.wait()
+            _keep_running(workers, command)
         except KeyboardInterrupt:
             pass
         finally:
@@ -105,7 +105,28 @@ def _serve_by_workers(args: argparse.Namespace, address: "Address") -> int:
     return 0
 
 
-def _require_started(worker: "subprocess.Popen[str]", command: list[str]) -> None:
+def _start(command: list[str]) -> Worker:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _keep_running(workers: list[Worker], command: list[str]) -> None:
+    """Start workers again that have ended; give up on one that ends soon after its start."""
+    started = [time.monotonic()] * len(workers)
+    while True:
+        time.sleep(POLL)
+        for i, worker in enumerate(workers):
+            if worker.poll() is None:
+                continue
+            end = f"worker {i + 1} ended with exit status {worker.returncode}"
+            if time.monotonic() - started[i] < MIN_LIFE:
+                raise InputError(f"{end} within {MIN_LIFE:g} seconds of its start; stopped.")
+            note(f"turnwise serve: {end}; starting it again")
+            worker.communicate()
+            workers[i], started[i] = _start(command), time.monotonic()
+            _require_started(workers[i], command)
+
+
+def _require_started(worker: Worker, command: list[str]) -> None:
     """Wait until a worker listens; its own message on stderr says why if it does not."""
     assert worker.stdout is not None
     while line := worker.stdout.readline():

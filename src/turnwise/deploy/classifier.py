@@ -60,7 +60,8 @@ class ImageClassifier:
         predictor = Predictor(self.model, ("predictions",), batch_size=BATCH)
         for name, value in {"predictor": predictor, "channels": channels, "size": size}.items():
             object.__setattr__(self, name, value)
-        found = self.outputs(torch.zeros(1, channels, size, size))
+        # a whole batch: the memory that it needs is taken now, and not under load
+        found = self.outputs(torch.zeros(BATCH, channels, size, size))
         require(
             found.ndim == 2, f"{self.name} returns maps; the service takes a model of whole images."
         )
