@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-PER_CLASS = {"train": 200, "val": 50, "test": 50}
+PER_CLASS = {"train": 150, "val": 50, "test": 50}
 FIRST = {"train": 0, "val": 400, "test": 450}  # among the shuffled digits of a class
 SEED = 0
 

@@ -132,7 +132,7 @@ def test_images_of_your_own_are_trained_on(turnwise, recipe, own_images):
         ("trainer.max_epochs=0", "max_epochs = 0 must be at least 1"),
         ("trainer.max_epochs=many", "trainer.max_epochs must be a whole number, got 'many'"),
         ("trainre.max_epochs=2", "unknown recipe key 'trainre'. Did you mean 'trainer'?"),
-        ("optimisation.batch_size=9999", "batch_size = 9999 is more than the 2000 training"),
+        ("optimisation.batch_size=9999", "batch_size = 9999 is more than the 1500 training"),
         ("optimisation.optimiser=adam", "unknown optimiser 'adam'. Did you mean 'adamw'?"),
         ("=3", "an override is written key=value, e.g. trainer.max_epochs=5, got '=3'"),
         ("word", "an override is written key=value, e.g. trainer.max_epochs=5, got 'word'"),

@@ -21,7 +21,7 @@ def test_the_initial_weights_are_drawn_from_the_seed(quick, digits):
 
 def test_only_the_fraction_of_the_training_images_is_used(quick):
     whole, tenth = (load_recipe_data(quick(f"data.fraction={f}"), None) for f in (1, 0.1))
-    assert len(whole.train) == 4000 and len(tenth.train) == 400
+    assert len(whole.train) == 1500 and len(tenth.train) == 150
     assert len(tenth.val) == len(whole.val) and len(tenth.test) == len(whole.test)
 
 
