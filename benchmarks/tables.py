@@ -15,6 +15,7 @@ from typing import Any
 import attention_tables
 import gallery
 import leaderboard
+import low_data
 import real_images
 import roto_tables
 import steerability
@@ -85,7 +86,11 @@ def elsewhere(record: Record) -> str:
 
 def latest() -> dict[str, Record]:
     """The last record of every recipe, and of every recipe on other data than its own."""
-    records = read_records(HERE / "recipes.jsonl")
+    records = [
+        record
+        for record in read_records(HERE / "recipes.jsonl")
+        if all("test_accuracy" in seed for seed in record["figures"]["seeds"].values())
+    ]  # those of masks have a table of their own
     return {record["figures"]["recipe"] + elsewhere(record): record for record in records}
 
 
@@ -402,7 +407,33 @@ def published_error(name: str) -> str:
     return ERRORS[name](record["figures"])
 
 
+def segmentation() -> str:
+    """Instances of nuclei, for each share of the training images."""
+    rows = low_data.rows_of(low_data.read_found(HERE / "recipes.jsonl"))
+    return markdown_table(low_data.HEADERS, rows) if rows else "No records yet."
+
+
+def orientation() -> str:
+    """The mean angular error of fields of lines, of the last record."""
+    path = HERE / "orientation_field.jsonl"
+    found = read_records(path)[-1:] if path.is_file() else []
+    rows = [
+        [group, str(len(of)), *(_degrees(of, key) for key in ("mean_error", "worst_error")),
+         f"{max(seed['quarter_rotations_float64'] for seed in of.values()):.0e}"]
+        for record in found for group, of in record["figures"]["figures"].items()
+    ]  # fmt: skip
+    headers = ["group", "seeds", "mean error", "at the worst angle", "rotations by 90°, float64"]
+    return markdown_table(headers, rows) if rows else "No records yet."
+
+
+def _degrees(seeds: dict[str, dict[str, float]], key: str) -> str:
+    values = [seed[key] for seed in seeds.values()]
+    return f"{sum(values) / len(values):.2f}° ({min(values):.2f} to {max(values):.2f})"
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "segmentation": segmentation,
+    "orientation": orientation,
     "film": lambda: gallery.caption(read_records(gallery.RECORDS)[-1]["figures"]),
     "augmentation": augmentation,
     "peers": peers,
