@@ -1,1 +1,1 @@
-"""Models in production: the HTTP service."""
+"""Models in production: files, the Hub, pages that run models, and the HTTP service."""
