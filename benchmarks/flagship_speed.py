@@ -16,13 +16,10 @@ import argparse
 import math
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.nn.functional as F
-from meters import now, ready
+from meters import medians_in_turns, step_and_inference
 from records import append_record
 from torch import nn
 
@@ -70,60 +67,21 @@ def models(args: argparse.Namespace, width: int, tokens: int) -> dict[str, nn.Mo
     }  # fmt: skip
 
 
-def works(model: nn.Module, args: argparse.Namespace, size: int) -> dict[str, Callable[[], Any]]:
-    """A training step and an inference, ready to be called; on a GPU recorded, to be replayed."""
-    device = torch.device(args.device)
-    if device.type == "cuda":
-        torch.compiler.reset()  # or what differs between models would become variable, and slower
-    model.to(device)
-    images = torch.rand(args.batch, 3, size, size, device=device)
-    labels = torch.randint(0, 1000, (args.batch,), device=device)
-    on_gpu = device.type == "cuda"
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=1e-5, fused=on_gpu or None, capturable=on_gpu
-    )
-    for part in model.modules():
-        if isinstance(part, (TransformerBlock, GroupTokenBlock)):
-            part.compile(dynamic=False)
-
-    def answer() -> torch.Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
-            return model(images)
-
-    def step() -> None:
-        model.train()
-        optimiser.zero_grad()
-        F.cross_entropy(answer().float(), labels).backward()
-        optimiser.step()
-
-    def infer() -> None:
-        model.eval()
-        with torch.no_grad():
-            answer()
-
-    return {"step": ready(step, device), "inference": ready(infer, device)}
-
-
-def seconds(work: Callable[[], Any], device: torch.device) -> float:
-    start = now(device)
-    work()
-    return now(device) - start
-
-
 def measure(args: argparse.Namespace, width: int, tokens: int) -> dict[str, dict[str, float]]:
     """Model -> work -> the median of its seconds."""
-    size = PATCH * math.isqrt(tokens)
-    found: dict[str, dict[str, list[float]]] = {}
-    rivals = {name: works(m, args, size) for name, m in models(args, width, tokens).items()}
-    for kind in ("step", "inference"):
-        for _ in range(args.repeats):
-            for name, work in rivals.items():
-                times = found.setdefault(name, {}).setdefault(kind, [])
-                times.append(seconds(work[kind], torch.device(args.device)))
-    return {
-        name: {kind: sorted(times)[len(times) // 2] for kind, times in kinds.items()}
-        for name, kinds in found.items()
+    device, size = torch.device(args.device), PATCH * math.isqrt(tokens)
+    images = torch.rand(args.batch, 3, size, size, device=device)
+    labels = torch.randint(0, 1000, (args.batch,), device=device)
+    rivals = {
+        name: step_and_inference(model, blocks_of(model), images, labels)
+        for name, model in models(args, width, tokens).items()
     }
+    return medians_in_turns(rivals, device, args.repeats)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    kinds = (TransformerBlock, GroupTokenBlock)
+    return [part for part in model.modules() if isinstance(part, kinds)]
 
 
 def main() -> None:

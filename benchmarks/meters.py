@@ -1,13 +1,15 @@
 """The clock and the memory of the machine, as the benchmarks read them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
 def now(device: torch.device) -> float:
@@ -78,3 +80,57 @@ class Recorded:
 
     def again(self) -> None:
         self.graph.replay()
+
+
+def step_and_inference(
+    model: nn.Module, blocks: Iterable[nn.Module], images: Tensor, labels: Tensor
+) -> dict[str, Callable[[], Any]]:
+    """A training step and an inference, ready to be called; on a GPU recorded, to be replayed.
+
+    The blocks are compiled, once for all that are alike: whole models of twelve take minutes.
+    """
+    device = images.device
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.compiler.reset()  # or what differs between models would become variable, and slower
+    for block in blocks:
+        block.compile(dynamic=False)
+    model.to(device)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=1e-5, fused=on_gpu or None, capturable=on_gpu
+    )
+
+    def logits() -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
+            return model(images)
+
+    def step() -> None:
+        model.train()
+        optimiser.zero_grad()
+        F.cross_entropy(logits().float(), labels).backward()
+        optimiser.step()
+
+    def infer() -> None:
+        model.eval()
+        with torch.no_grad():
+            logits()
+
+    return {"step": ready(step, device), "inference": ready(infer, device)}
+
+
+def medians_in_turns(
+    rivals: Mapping[str, Mapping[str, Callable[[], Any]]], device: torch.device, repeats: int
+) -> dict[str, dict[str, float]]:
+    """Rival -> work -> the median of its seconds; rivals take turns, so that a slow moment of the
+    machine hits all."""
+    times: dict[str, dict[str, list[float]]] = {name: {} for name in rivals}
+    for kind in next(iter(rivals.values())):
+        for _ in range(repeats):
+            for name, works in rivals.items():
+                start = now(device)
+                works[kind]()
+                times[name].setdefault(kind, []).append(now(device) - start)
+    return {
+        name: {kind: median(found) for kind, found in kinds.items()}
+        for name, kinds in times.items()
+    }

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from meters import now, ready, seconds_per_call
+from meters import medians_in_turns, seconds_per_call, step_and_inference
 from records import append_record
 from torch import Tensor, nn
 
@@ -96,54 +95,17 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return max((list(m) for m in lists if len({type(x) for x in m}) == 1), key=len)
 
 
-def works(model: nn.Module, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
-    """Return a training step and an inference, compiled; on a GPU recorded, to be replayed."""
-    device = torch.device(args.device)
-    on_gpu = device.type == "cuda"
-    if on_gpu:
-        torch.compiler.reset()  # or what differs between models would become variable, and slower
-        for block in blocks_of(model):
-            block.compile(dynamic=False)
-    model.to(device)
-    images = torch.rand(args.batch, 3, args.image_size, args.image_size, device=device)
-    labels = torch.randint(0, CLASSES, (args.batch,), device=device)
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=1e-5, fused=on_gpu or None, capturable=on_gpu
-    )
-
-    def logits() -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu, cache_enabled=False):
-            return model(images)
-
-    def step() -> None:
-        model.train()
-        optimiser.zero_grad()
-        F.cross_entropy(logits().float(), labels).backward()
-        optimiser.step()
-
-    def infer() -> None:
-        model.eval()
-        with torch.no_grad():
-            logits()
-
-    return {"step": ready(step, device), "inference": ready(infer, device)}
-
-
 def compare(args: argparse.Namespace, width: int) -> dict[str, dict[str, float]]:
     """Return model -> work -> the median of its seconds."""
     device = torch.device(args.device)
-    rivals = {name: works(make(), args) for name, make in peers(args, width).items()}
-    times: dict[str, dict[str, list[float]]] = {name: {} for name in rivals}
-    for kind in ("step", "inference"):
-        for _ in range(args.repeats):
-            for name, work in rivals.items():
-                start = now(device)
-                work[kind]()
-                times[name].setdefault(kind, []).append(now(device) - start)
-    return {
-        name: {kind: sorted(found)[len(found) // 2] for kind, found in kinds.items()}
-        for name, kinds in times.items()
-    }
+    images = torch.rand(args.batch, 3, args.image_size, args.image_size, device=device)
+    labels = torch.randint(0, CLASSES, (args.batch,), device=device)
+    rivals = {}
+    for name, make in peers(args, width).items():
+        model = make()
+        blocks = blocks_of(model) if device.type == "cuda" else []
+        rivals[name] = step_and_inference(model, blocks, images, labels)
+    return medians_in_turns(rivals, device, args.repeats)
 
 
 def neighbourhood_attention(args: argparse.Namespace, window: int) -> dict[str, float]:
