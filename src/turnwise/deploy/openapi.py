@@ -13,7 +13,7 @@ ERRORS = {
     "422": "An image cannot be read, or the request holds none.",
     "503": "The server is busy; try again.",
 }
-TEXT = {"type": "string"}
+TEXT, INTEGER = {"type": "string"}, {"type": "integer"}
 NUMBERS = {"type": "array", "items": {"type": "number"}}
 TEXTS = {"type": "array", "items": TEXT}
 
@@ -35,7 +35,7 @@ def openapi() -> dict[str, Any]:
     }
     model = _object(
         name=TEXT, target=TEXT, classes=TEXTS, group=TEXT, licence=TEXT,
-        channels={"type": "integer"}, image_size={"type": "integer"}, limits={"type": "object"},
+        channels=INTEGER, image_size=INTEGER, limits={"type": "object"},
     )  # fmt: skip
     return {
         "openapi": "3.1.0",
@@ -66,7 +66,7 @@ def openapi() -> dict[str, Any]:
             "/health": {
                 "get": {
                     "summary": "Report whether the server runs.",
-                    "responses": {"200": _reply("It runs.", _object(status=TEXT))},
+                    "responses": {"200": _reply("It runs.", _object(status=TEXT, waiting=INTEGER))},
                 }
             },
         },

@@ -77,7 +77,7 @@
       plot.append(line);
     }
     const legend = document.createElement("figcaption");
-    legend.append("Probability of the upright prediction from 0 to 359°, lines at 90°, 180° and 270°. ");
+    legend.append("Probability, 0 to 100 %, of the upright prediction from 0 to 359°; lines at 90°, 180° and 270°. ");
     live.models.forEach((model, m) => {
       const curve = document.createElementNS(name, "path");
       const points = [...picture.curves[m]].sort(([a], [b]) => a - b).map(([x, p]) => `${x} ${100 - 100 * p}`);
