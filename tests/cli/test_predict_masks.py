@@ -46,6 +46,18 @@ def test_the_mask_of_the_rotated_image_is_the_rotated_mask(turnwise, model, imag
     assert np.array_equal(masks[1], np.rot90(masks[0])) and len(np.unique(masks[0])) > 1
 
 
+@pytest.mark.slow
+def test_an_exported_file_writes_the_masks_of_its_model(turnwise, model, images, empty_folder):
+    file, out = empty_folder / "m.pt2", [empty_folder / "one", empty_folder / "other"]
+    turnwise("export", model, "--format", "pt2", "--output", file)
+    tiles = ["--tile", "16", "--overlap", "4", "--device", "cpu"]
+    for source, folder, flags in ((model, out[0], tiles), (file, out[1], tiles[4:])):
+        assert turnwise("predict", source, images, "--masks", folder, *flags)[0] == 0
+    for name in ("a.png", "b.png"):
+        one, other = (np.asarray(Image.open(folder / name)) for folder in out)
+        assert np.array_equal(one, other) and len(np.unique(one)) > 1
+
+
 def test_a_classifier_writes_no_masks(turnwise, run, images, empty_folder):
     status, _, error = turnwise("predict", run, images, "--masks", empty_folder / "out")
     assert status == 2 and "predicts no masks" in error

@@ -9,7 +9,10 @@ from turnwise.cli.terminal import OR_FILE, chosen_device
 from turnwise.errors import require
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from turnwise.inference.jobs import Job, PartFolder
+    from turnwise.inference.tiling import Tiling
 
 TILES = 16  # in one forward pass
 
@@ -91,30 +94,22 @@ def _write_masks(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from turnwise.data import read_image
-    from turnwise.data.readers.image_files import image_files_below
+    from turnwise.data.targets import kind_of
+    from turnwise.data.targets.masks import Masks
     from turnwise.data.transforms import convert_channels
     from turnwise.files import fill_atomic
     from turnwise.inference.loading import image_shape, open_trained
     from turnwise.inference.predictor import Predictor
-    from turnwise.inference.tiling import Tiling, label_image, overlay, predict_map
+    from turnwise.inference.tiling import label_image, overlay, predict_map
 
     model = open_trained(args.model).to(chosen_device(args.device))
     require(
-        getattr(model, "output", "class") == "map",
+        isinstance(kind_of(model), Masks),
         f"{args.model} predicts no masks; leave --masks out, or give a model such as a run of "
         "turnwise_unet_small.",
     )
-    tiling = Tiling(args.tile or Tiling().side, args.overlap if args.tile else Tiling().overlap)
-    predictor, (channels, _) = Predictor(model, batch_size=TILES), image_shape(model)
-    given = [Path(path) for path in args.images]
-    files = [f for p in given for f in (image_files_below(p) if p.is_dir() else [p])]
-    require(bool(files), f"{args.images[0]} holds no images; give image files or folders of them.")
-    stems = [file.stem for file in files]
-    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
-    require(
-        twice is None, f"two images are called {twice}, and their masks would have one name; "
-        "predict them in two calls, with other folders.",
-    )  # fmt: skip
+    predictor, (channels, side) = Predictor(model, batch_size=TILES), image_shape(model)
+    files, tiling = _mask_files(args.images), _tiling(args, model, side)
     folder, quiet = Path(args.masks), not sys.stderr.isatty()
     for file in tqdm(files, unit=" images", disable=quiet, leave=False):
         image = read_image(file)
@@ -125,6 +120,33 @@ def _write_masks(args: argparse.Namespace) -> int:
             fill_atomic(folder / f"{file.stem}{name}.png", partial(picture.save, format="PNG"))
     print(f"{len(files):,} masks and overlays written to {folder}")
     return 0
+
+
+def _mask_files(images: list[str]) -> list[Path]:
+    """Return the image files, whose names without suffix must differ."""
+    from turnwise.data.readers.image_files import image_files_below
+
+    given = [Path(path) for path in images]
+    files = [f for p in given for f in (image_files_below(p) if p.is_dir() else [p])]
+    require(bool(files), f"{images[0]} holds no images; give image files or folders of them.")
+    stems = [file.stem for file in files]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    require(
+        twice is None, f"two images are called {twice}, and their masks would have one name; "
+        "predict them in two calls, with other folders.",
+    )  # fmt: skip
+    return files
+
+
+def _tiling(args: argparse.Namespace, model: "nn.Module", side: int | None) -> "Tiling":
+    """Return the tiles that were asked for, or those that suit the model."""
+    from turnwise.inference.exported import FileModel
+    from turnwise.inference.tiling import Tiling
+
+    if args.tile:
+        return Tiling(args.tile, args.overlap)
+    # an exported file takes one size
+    return Tiling(side, side // 4) if isinstance(model, FileModel) and side else Tiling()
 
 
 def _write_maps(args: argparse.Namespace, folder: "PartFolder", job: "Job") -> None:
