@@ -1,7 +1,6 @@
 """How invariant the vectors of a public architecture are, by every route, and what each costs.
 
-    python benchmarks/embedding_routes.py           # about ten minutes on two cores
-    python benchmarks/embedding_routes.py table     # Markdown, from the record
+    python benchmarks/embedding_routes.py    # about ten minutes on two cores
 
 The backbone is `transformers.ViTModel`, small enough for 32 pixels.  No pretrained weights are
 needed: it is measured with random weights, and trained here as a classifier on the embedded
@@ -17,16 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from records import append_record, read_records
+from records import append_record
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
 from turnwise.data import load_dataset
 from turnwise.data.batches import to_unit
-from turnwise.evaluation.embeddings import NEIGHBOURS, measure_routes
+from turnwise.evaluation.embeddings import measure_routes
 from turnwise.groups import PlanarGroup, act_on_image
 from turnwise.models.embedding import Embedding
-from turnwise.reports.tables import markdown_table
 
 HERE = Path(__file__).parent
 GROUP = "D4"
@@ -90,32 +88,17 @@ def measure(args: argparse.Namespace) -> None:
                 "precision": check.precision,
             }  # fmt: skip
             append_record(args.records, "python benchmarks/embedding_routes.py", figures)
-
-
-def table(records: Path) -> str:
-    """Return the Markdown table of all records."""
-    head = ["weights", "route", "passes per image", "error", f"overlap of {NEIGHBOURS} neighbours",
-            "recall under rotation"]  # fmt: skip
-    rows = [
-        [f["weights"], f["route"], f"{f['passes']:.1f}", f"{f['error']:.0e}",
-         f"{f['overlap']:.2f}", f"{f['recall']:.2f}"]
-        for f in (record["figures"] for record in read_records(records))
-    ]  # fmt: skip
-    return markdown_table(head, rows)
+            print(figures, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=("measure", "table"), default="measure")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--images", type=int, default=150)
     parser.add_argument("--records", type=Path, default=HERE / "embedding_routes.jsonl")
-    args = parser.parse_args()
-    if args.what == "measure":
-        measure(args)
-    print(table(args.records))
+    measure(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -431,7 +431,31 @@ def _degrees(seeds: dict[str, dict[str, float]], key: str) -> str:
     return f"{sum(values) / len(values):.2f}° ({min(values):.2f} to {max(values):.2f})"
 
 
+def embedding_routes() -> str:
+    """What every route to invariant vectors costs and reaches."""
+    head = ["weights", "route", "passes per image", "error", "overlap", "recall"]
+    rows = [
+        [f["weights"], f["route"], f"{f['passes']:.1f}", f"{f['error']:.0e}",
+         f"{f['overlap']:.2f}", f"{f['recall']:.2f}"]
+        for f in (record["figures"] for record in read_records(HERE / "embedding_routes.jsonl"))
+    ]  # fmt: skip
+    return markdown_table(head, rows)
+
+
+def slide_map() -> str:
+    """Memory and exactness of the last map of a large slide."""
+    f = read_records(HERE / "slide_map.jsonl")[-1]["figures"]
+    memory, change = f["peak MB of the largest process"], f["largest difference"]
+    return (
+        f"At {f['side']:,} × {f['side']:,} pixels and tiles of {f['tile']} the largest process "
+        f"takes {memory:.0f} MB, and the map of the rotated slide differs from the rotated map by "
+        f"{change:.0e} (probabilities in float32)."
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "embedding_routes": embedding_routes,
+    "slide_map": slide_map,
     "segmentation": segmentation,
     "orientation": orientation,
     "film": lambda: gallery.caption(read_records(gallery.RECORDS)[-1]["figures"]),
