@@ -128,6 +128,8 @@ def verify(args: argparse.Namespace) -> int:
         f"with turnwise {before.versions.get('turnwise', '?')}, torch "
         f"{before.versions.get('torch', '?')}"
     )
+    if before.is_of_0_1:
+        print("version 0.1 wrote it: what it claims was compared, its other figures were not")
     for objection in found.objections:
         print(f"- {objection}")
     print("STILL HOLDS" if found.holds else "DOES NOT HOLD")

@@ -64,7 +64,7 @@ def as_json(certificate):
     ],
 )
 def test_an_element_holds_within_its_tolerances(double, single, holds):
-    assert ElementCheck(1, "rotate by 90°", double, single).holds is holds
+    assert ElementCheck(1, "rotate by 90°", float64=double, float32=single).holds is holds
 
 
 @pytest.mark.parametrize(

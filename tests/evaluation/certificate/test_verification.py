@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,7 @@ FORGERIES = {
     "the source of an error": lambda plain: plain.update(error_source="nowhere"),
     "other programs": lambda plain: plain["versions"].update(endorsed_by="everyone"),
     "the name": lambda plain: plain.update(target="another"),
+    "no meaning": lambda plain: plain.pop("model"),
     "the classes": lambda plain: plain["model"].update(classes=["yes", "no"]),
     "an option": lambda plain: plain["model"]["options"].update(combine="max"),
 }
@@ -235,6 +237,23 @@ def test_an_edited_figure_is_objected_to(certified, tmp_path, change):
     (tmp_path / "c.json").write_text(json.dumps(plain))
     before, stated = read_certificate(tmp_path / "c.json")
     assert find_objections(before, now, stated)
+
+
+def test_a_certificate_cannot_pass_for_an_older_one(certified, tmp_path):
+    """Without its conditions it was compared by its claims alone: other figures could be edited."""
+    path, now = certified
+    plain = json.loads(path.read_text())
+    plain["request"].update(conditions=False, fresh=0)
+    plain["conditions"] = []
+    plain["angles"][1].update(agreement=0.5)
+    plain["untested"] = list(from_plain(plain).untested)
+    (tmp_path / "c.json").write_text(json.dumps(plain))
+    before, stated = read_certificate(tmp_path / "c.json")
+    assert "angles" in find_objections(before, replace(now, conditions=()), stated)[0]
+    del plain["request"]["conditions"]
+    (tmp_path / "c.json").write_text(json.dumps(plain))
+    with pytest.raises(InputError, match="its request does not state “conditions”; certify again"):
+        read_certificate(tmp_path / "c.json")
 
 
 def test_what_the_certificate_does_not_cover_cannot_be_edited(certified, tmp_path):

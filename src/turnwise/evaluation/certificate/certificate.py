@@ -57,19 +57,29 @@ def within(error: float | None, precision: str) -> bool:
     return error is None or error <= limit
 
 
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """The relative error in each precision; None was not measured, which counts as no error."""
+
+    float64: float | None = None
+    float32: float | None = None
+    bfloat16: float | None = None
+    float16: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        return all(within(getattr(self, name), name) for name in PRECISIONS)
+
+
 @dataclass(frozen=True)
-class ElementCheck:
-    """A group element that maps pixels to pixels: the relative error in each precision requested.
+class ElementCheck(Errors):
+    """A group element that maps pixels to pixels.
 
     The last four fields (`comparison.Decisions`) are measured in the finest precision but float64.
     """
 
     element: int
     meaning: str
-    float64: float | None
-    float32: float | None
-    bfloat16: float | None = None
-    float16: float | None = None
     agreement: float = 1.0
     probability: float = 0.0
     margin: float = 0.0
@@ -77,10 +87,7 @@ class ElementCheck:
 
     @property
     def holds(self) -> bool:
-        errors = {name: getattr(self, name) for name in PRECISIONS}
-        return any(error is not None for error in errors.values()) and all(
-            within(error, name) for name, error in errors.items()
-        )
+        return super().holds and any(getattr(self, name) is not None for name in PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -122,37 +129,19 @@ class Control:
 
 
 @dataclass(frozen=True)
-class SizeCheck:
-    """The worst error over the exact elements at another image size, or why the model refuses."""
+class SizeCheck(Errors):
+    """The worst errors over the exact elements at another image size, or why it is refused."""
 
     size: int
-    float64: float | None = None
-    float32: float | None = None
-    bfloat16: float | None = None
-    float16: float | None = None
     refusal: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether no error was found; a size that the model refuses counts as none."""
-        return all(within(getattr(self, name), name) for name in PRECISIONS)
 
 
 @dataclass(frozen=True)
-class ConditionCheck:
-    """The worst error over the exact elements under a condition, or why it was not measured."""
+class ConditionCheck(Errors):
+    """The worst errors over the exact elements under a condition, or why it is refused."""
 
     condition: str
-    float64: float | None = None
-    float32: float | None = None
-    bfloat16: float | None = None
-    float16: float | None = None
     refusal: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether no error was found; a condition that the model refuses counts as none."""
-        return all(within(getattr(self, name), name) for name in PRECISIONS)
 
 
 @dataclass(frozen=True)
@@ -207,6 +196,11 @@ class Certificate:
     fill: str = "zeros"  # of the corners of rotated images; earlier certificates do not state it
     conditions: tuple[ConditionCheck, ...] = ()
     model: dict[str, Any] = field(default_factory=dict)  # what the weights mean
+
+    @property
+    def is_of_0_1(self) -> bool:
+        """Whether version 0.1 wrote it, which measured less."""
+        return bool(self.request) and "conditions" not in self.request
 
     @property
     def claim(self) -> str:
@@ -294,6 +288,10 @@ def read_certificate(path: str | Path) -> tuple[Certificate, bool]:
     misfit = schema_error(plain)
     require(not misfit, f"{path} is damaged, at {misfit}; certify again.")
     certificate = from_plain(plain)
+    require(
+        found == 2 or not certificate.is_of_0_1,
+        f"{path} is damaged: its request does not state “conditions”; certify again.",
+    )
     require(
         plain.get("untested", list(certificate.untested)) == list(certificate.untested),
         f"{path} is damaged: “untested” does not follow from its figures; certify again.",

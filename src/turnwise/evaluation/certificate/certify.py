@@ -1,7 +1,7 @@
 """Measure the invariance of a classifier and its negative controls, and write the certificate."""
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -216,7 +216,7 @@ class Measurement:
             transform, back = acting(self.group, g)
             after = self._predict(self.images, transform, back)
             mixed = self._predict_mixed(transform, back)
-            errors = {
+            errors: dict[str, Any] = {
                 p: max(
                     logit_change(self.before[p], after[p], self.kind),
                     logit_change(self.noisy_before[p], mixed[p], self.kind),
@@ -225,7 +225,7 @@ class Measurement:
             }
             meaning = describe_element(self.group, g)
             decisions = self._decide(meaning, after[self.usual], claimed=True)
-            checks.append(ElementCheck(g, meaning, **_by_precision(errors), **asdict(decisions)))
+            checks.append(ElementCheck(g, meaning, **errors, **asdict(decisions)))
         return tuple(checks)
 
     def angles(self, count: int) -> tuple[AngleCheck, ...]:
@@ -343,7 +343,3 @@ class Measurement:
 
     def _show(self, items: Sequence[Item], title: str) -> Iterable[Item]:
         return tqdm(items, desc=title, disable=not self.scope.progress, leave=False)
-
-
-def _by_precision(errors: Mapping[str, float]) -> dict[str, Any]:
-    return {name: errors.get(name) for name in PRECISIONS}

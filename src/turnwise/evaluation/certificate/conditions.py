@@ -7,6 +7,7 @@ invariant there and not elsewhere.  These checks repeat the measurement where us
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,13 +45,12 @@ def measure_worst(predictors: Predictors, group: PlanarGroup, images: Images) ->
 def check_condition(condition: str, measure: Callable[[], Mapping[str, float]]) -> ConditionCheck:
     """Return what `measure` finds; a model that refuses the condition is no failure."""
     try:
-        errors = measure()
+        errors: Mapping[str, Any] = measure()
     except Exception as error:  # foreign code may raise anything
         if "memory" in str(error):
             raise
         return ConditionCheck(condition, refusal=first_line(error))
-    float64, float32, bfloat16, float16 = (errors.get(name) for name in PRECISIONS)
-    return ConditionCheck(condition, float64, float32, bfloat16, float16)
+    return ConditionCheck(condition, **errors)
 
 
 def first_line(error: BaseException) -> str:

@@ -122,7 +122,7 @@ def find_objections(before: Certificate, now: Certificate, stated: bool) -> list
         found.append(f"its figures do not show invariance under {before.claim}")
     if before.original and now.original:  # it may lie elsewhere now; its weights are compared
         now = replace(now, original=replace(now.original, target=before.original.target))
-    for name in COMPARED if before.conditions else CLAIMS:
+    for name in CLAIMS if before.is_of_0_1 else COMPARED:
         old, new = to_plain(getattr(before, name)), to_plain(getattr(now, name))
         difference = find_difference(old, new, name)
         if difference:
@@ -133,7 +133,7 @@ def find_objections(before: Certificate, now: Certificate, stated: bool) -> list
         found.append("“versions” lists other programs than a certificate does")
     if before.weights_sha256 != now.weights_sha256:
         found.append("the weights are not those that were certified")
-    meaning = find_difference(before.model, now.model, "model") if before.model else ""
+    meaning = "" if before.is_of_0_1 else find_difference(before.model, now.model, "model")
     if meaning:
         found.append(f"the weights do not mean what they meant: {meaning}")
     if before.data_sha256 != now.data_sha256:
