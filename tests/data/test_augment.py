@@ -9,6 +9,7 @@ from turnwise.data.augment import (
     ERASED,
     Augmentation,
     augment,
+    augment_pairs,
     erase_squares,
     random_affine,
     random_crops,
@@ -376,3 +377,27 @@ def test_warps_use_the_fill_mode():
 def test_the_disc_is_shown_of_images_that_are_not_warped():
     images = torch.rand(4, 2, 9, 9)
     assert torch.equal(augment(images, Augmentation(), seeded(), "disc"), keep_disc(images))
+
+
+def test_windows_are_the_same_part_of_image_and_mask_at_every_position_alike():
+    """Pixels are numbered, so that a window tells its position, one of 3 × 3."""
+    number = torch.arange(36.0).view(1, 1, 6, 6).expand(9_000, 1, 6, 6) / 64
+    masks = (64 * number[:, 0]).to(torch.uint8)
+    images, cut = augment_pairs(number, masks, Augmentation(window=4), seeded())
+    assert images.shape == (9_000, 1, 4, 4) and torch.equal((64 * images[:, 0]).byte(), cut)
+    rows = cut[:, :, 0].long() // 6 - cut[:, :1, 0].long() // 6
+    assert torch.equal(rows, torch.arange(4).expand(9_000, 4))
+    positions, counts = cut[:, 0, 0].unique(return_counts=True)
+    assert positions.tolist() == [6 * r + c for r in range(3) for c in range(3)]
+    assert counts.min() > 850 and counts.max() < 1_150
+
+
+def test_windows_need_masks_and_room():
+    images = random_images(count=2)
+    with pytest.raises(InputError, match="window = 4 is for images with masks"):
+        augment(images, Augmentation(window=4), seeded())
+    masks = torch.zeros(len(images), *images.shape[2:], dtype=torch.uint8)
+    with pytest.raises(InputError, match=r"window = 999 is more than the \d+ pixels"):
+        augment_pairs(images, masks, Augmentation(window=999), seeded())
+    with pytest.raises(InputError, match="window = 0 must be at least 1 pixel"):
+        Augmentation(window=0)

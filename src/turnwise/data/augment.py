@@ -22,6 +22,9 @@ from turnwise.groups import PlanarGroup
 
 Images = Float[Tensor, "batch channel row col"]
 Masks = Shaped[Tensor, "batch row col"]
+Pairs = tuple[  # of images and masks; windows are smaller than what they are cut from
+    Float[Tensor, "batch channel newrow newcol"], Shaped[Tensor, "batch newrow newcol"]
+]
 # the values that a policy gives to options that are not set; None: from the symmetry of the model
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "none": {},
@@ -61,6 +64,8 @@ class Augmentation(Appearance):
         erase: the share of images in which a square of random size and position is set to 0.
         sharp: interpolate by cubics, which blur less than linear interpolation.
         noise: the standard deviation of normal noise, for images from 0 to 1.
+        window: train on squares of so many pixels out of images with masks, at whole pixels; every
+            position is equally likely, and so is the position that a rotation or a flip maps it to.
     """
 
     policy: str = "none"
@@ -76,6 +81,7 @@ class Augmentation(Appearance):
     erase: float = 0.0
     sharp: bool = False
     noise: float = 0.0
+    window: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,6 +99,10 @@ class Augmentation(Appearance):
         require(
             not self.whole or not 0 < self.shift < 1,
             f"shift = {self.shift} is less than a whole pixel; set whole to false, or shift to 1.",
+        )
+        require(
+            self.window is None or self.window >= 1,
+            f"window = {self.window} must be at least 1 pixel; try 128.",
         )
         for what in ("share", "erase"):
             value = getattr(self, what)
@@ -140,12 +150,13 @@ def augment(
 
     `fill` is one of `geometry.warps.FILLS`; with "disc" every image, warped or not, is its disc.
     """
+    require(how.window is None, f"window = {how.window} is for images with masks; leave it out.")
     return _augment(images, draw_warp(images, how, generator), how, generator, fill)
 
 
 def augment_pairs(
     images: Images, masks: Masks, how: Augmentation, generator: torch.Generator, fill: str = "zeros"
-) -> tuple[Images, Masks]:
+) -> Pairs:
     """Augment images as `augment` does, and warp their masks by the same draws.
 
     A warped mask takes the nearest value; pixels from outside the image are reflected as those of
@@ -156,7 +167,28 @@ def augment_pairs(
         masks = warp_masks(masks, lambda values, outside: warp(values, "nearest", outside), fill)
     elif fill == "disc":
         masks = ignore_corners(masks)
-    return _augment(images, warp, how, generator, fill), masks
+    images = _augment(images, warp, how, generator, fill)
+    return (
+        (images, masks) if how.window is None else cut_windows(images, masks, how.window, generator)
+    )
+
+
+def cut_windows(images: Images, masks: Masks, side: int, generator: torch.Generator) -> Pairs:
+    """Return a square of each pair, at a position that is uniform over all whole pixels."""
+    count, (rows, cols) = len(images), images.shape[-2:]
+    require(
+        side <= min(rows, cols),
+        f"window = {side} is more than the {min(rows, cols)} pixels of the images.",
+    )
+    draw = torch.rand(count, 2, 1, generator=generator, device=generator.device).to(images.device)
+    steps = torch.arange(side, device=images.device)
+    top, left = (
+        (draw[:, axis] * (length - side + 1)).long().clamp(max=length - side) + steps
+        for axis, length in enumerate((rows, cols))
+    )
+    number = torch.arange(count, device=images.device)[:, None, None]
+    row, col = top[:, :, None], left[:, None, :]
+    return images.movedim(1, -1)[number, row, col].movedim(-1, 1), masks[number, row, col]
 
 
 def _augment(
