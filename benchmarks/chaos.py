@@ -33,7 +33,7 @@ RECIPE = {
               "drop_path": 0.1},
     "data": {"name": "digits", "augment": {"rotation": 15, "shift": 1}},
     "optimisation": {"batch_size": 80, "ema": 0.9},
-    "trainer": {"max_epochs": 6, "accelerator": "cpu"},
+    "trainer": {"max_epochs": 6, "accelerator": "cpu", "checkpoint_minutes": 0.001},
 }  # fmt: skip
 
 
