@@ -4,8 +4,8 @@
     python benchmarks/group_attention.py --device cuda --groups p4 p8 --windows 5 9 --batches 64
 
 For each case and backend: seconds of the forward pass, of the backward pass and of the whole step,
-and the peak memory; beside them the floor, the time that the machine needs at least to move the
-bytes and do the multiplications that cannot be avoided, at the rates that it is measured to have.
+and the peak memory; beside them the floor: the time that the algorithm needs at least to move its
+bytes, multiply, and take exponentials, at the rates of this machine, and which of them bounds it.
 Every case runs in a process of its own, so that peaks do not mix; "ready" is the time from its
 start to the end of its first step, with --fresh without anything that was compiled before.
 Records go to benchmarks/group_attention.jsonl.
@@ -102,16 +102,27 @@ def one_step(run, optimiser, images, labels, kind) -> tuple[float, float, float]
 
 
 def rates(device: torch.device) -> dict[str, float]:
-    """Bytes a second of a copy, and multiply-adds a second of a large matrix product."""
-    big = torch.rand(2**26 if device.type == "cuda" else 2**24, device=device)
-    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
-    square = torch.rand(4096, 4096, device=device).to(kind)
+    """What the machine does per second: bytes of a copy, multiply-adds of a large matrix product,
+    multiply-adds in float32 outside matrix products, and exponentials."""
+    on_gpu = device.type == "cuda"
+    big = torch.rand(2**26 if on_gpu else 2**24, device=device)
+    square, small = torch.rand(4096, 4096, device=device), torch.rand(2**14, device=device)
+    narrow = square.bfloat16() if on_gpu else square
 
     def best(function) -> float:
         return min(timed(function, device) for _ in range(5))
 
-    copies, products = best(big.clone), best(lambda: square @ square)
-    return {"bytes": 2 * big.numel() * 4 / copies, "multiply_adds": 4096**3 / products}
+    torch.backends.cuda.matmul.allow_tf32 = False
+    copies, products = best(big.clone), best(lambda: narrow @ narrow)
+    singles = 4096**3 / best(lambda: square @ square)
+    # a GPU's special function units have an eighth of the rate of its float32 units
+    exponentials = singles / 8 if on_gpu else small.numel() / best(lambda: small.exp())
+    return {
+        "bytes": 2 * big.numel() * 4 / copies,
+        "multiply_adds": 4096**3 / products,
+        "single_multiply_adds": singles,
+        "exponentials": exponentials,
+    }
 
 
 def timed(function, device: torch.device) -> float:
@@ -120,23 +131,34 @@ def timed(function, device: torch.device) -> float:
     return now(device) - start
 
 
-def floor(case: dict[str, Any], rate: dict[str, float]) -> float:
-    """Seconds that attention needs at least: read q, k, v, write the output; twice that to go back.
+def floor(case: dict[str, Any], rate: dict[str, float]) -> dict[str, float]:
+    """Seconds that this algorithm needs at least for each resource; their maximum is the floor.
 
-    Multiplications: content and values once forward, recomputed and twice differentiated backward.
+    It reads q, k, v, writes the output, and moves twice that in the backward pass.  For every token
+    and offset it forms products of channels (content four times, values three times in both passes,
+    which matrix units could do), exponentials of content and position (twice, as the backward pass
+    recomputes them), and the weights of all outputs, queries and keys (five times).
     """
     poses, wide = PlanarGroup.named(case["group"]).order, 4 if case["precision"] == "32" else 2
     offsets = len(Neighbourhood(case["window"]).offsets(case["image"], case["image"]))
-    moved = work = 0
+    moved = products = exponentials = weights = 0.0
     for index, (side, tokens) in enumerate(LAYERS):
         scale = (case["image"] / 28) ** 2
         pixels, tokens = side**2 * scale, tokens**2 * scale
-        sources = min(offsets, pixels)
-        asking = poses if index else 1
-        moved += (2 * pixels * asking + 2 * tokens * poses) * DIM * wide
-        work += tokens * asking * asking * sources * DIM * 2
-    images = case["batch"] * HEADS
-    return max(3 * moved * images / rate["bytes"], 3 * work * images / rate["multiply_adds"])
+        keys = poses if index else 1
+        queries = keys if case["queries"] == "all" else 1  # that each output meets
+        pairs = tokens * min(offsets, pixels)
+        moved += (2 * pixels * keys + 2 * tokens * poses) * DIM * wide
+        products += pairs * (4 * keys * keys + 3 * poses * keys) * DIM
+        exponentials += pairs * 2 * (keys * keys + poses * queries)
+        weights += pairs * 5 * poses * queries * keys
+    items = case["batch"] * HEADS
+    return {
+        "memory": 3 * moved * items / rate["bytes"],
+        "products": products * items / rate["multiply_adds"],
+        "weights": weights * items / rate["single_multiply_adds"],
+        "exponentials": exponentials * items / rate["exponentials"],
+    }
 
 
 def in_own_process(case: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +183,7 @@ def row(case: dict[str, Any], figures: dict[str, Any]) -> list[str]:
         *head,
         *times,
         f"{figures['peak_gib']:.2f}",
-        f"{figures['step'] / figures['floor']:.0f}",
+        f"{figures['step'] / figures['floor']:.0f} ({figures['bound']})",
         f"{figures['ready']:.0f}",
     ]
 
@@ -179,7 +201,9 @@ def main() -> None:
     results = []
     for choice in itertools.product(*grid):
         case = shared | {"threads": args.threads} | dict(zip(names, choice, strict=True))
-        figures = in_own_process(case) | {"floor": floor(case, rate)}
+        floors = floor(case, rate)
+        bound = max(floors, key=floors.__getitem__)
+        figures = in_own_process(case) | {"floor": floors[bound], "bound": bound, "floors": floors}
         results.append({"case": case, "figures": figures})
         print(" ".join(row(case, figures)), flush=True)
     headers = ["form", "image", "batch", "backend", "forward ms", "backward ms", "step ms",
