@@ -30,7 +30,7 @@ MOVES = {
     "nothing": Augmentation(),
     "everything": Augmentation(rotation=180.0, shift=2.0, scale=0.1, mirror=True, noise=0.05),
     "the standard policy": Augmentation(**with_policy({"policy": "standard"})).for_group(
-        PlanarGroup.named("D4")
+        PlanarGroup.named("D4"), PlanarGroup.named("D4")
     ),
 }
 

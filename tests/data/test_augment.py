@@ -333,17 +333,21 @@ def test_definition_of_a_crop():
 
 
 @pytest.mark.parametrize(
-    ("group", "rotation", "mirror"),
+    ("own", "wanted", "rotation", "mirror"),
     [
-        ("D4", 45, False), ("C4", 45, False), ("C8", 45, False), ("C16", 45, False),
-        ("C2", 90, False), ("C1", 180, True), ("D1", 15, False), ("C3", 180, False),
+        ("D4", "D4", 45, False), ("C4", "C4", 45, False), ("C16", "C16", 45, False),
+        ("C2", "C2", 90, False), ("C3", "C3", 180, False), ("D1", "D1", 15, False),
+        ("C1", "D4", 180, True), ("C1", "C4", 180, False), ("C4", "D4", 45, True),
+        ("C1", "D1", 15, True), ("C1", "C1", 15, False),
     ],
 )  # fmt: skip
-def test_rotations_complement_the_symmetry_of_the_model(group, rotation, mirror):
+def test_rotations_complement_the_symmetry_of_the_model(own, wanted, rotation, mirror):
+    """Digits (C1) are neither flipped nor rotated by 180°, which would make a 6 a 9."""
+    groups = PlanarGroup.named(own), PlanarGroup.named(wanted)
     how = Augmentation(**with_policy({"policy": "standard"}))
-    chosen = how.for_group(PlanarGroup.named(group))
+    chosen = how.for_group(*groups)
     assert (chosen.rotation, chosen.mirror) == (rotation, mirror)
-    given = Augmentation(rotation=10.0, mirror=True).for_group(PlanarGroup.named(group))
+    given = Augmentation(rotation=10.0, mirror=True).for_group(*groups)
     assert (given.rotation, given.mirror) == (10.0, True)
 
 
@@ -358,7 +362,8 @@ def test_options_beside_a_policy_win():
 @pytest.mark.parametrize("policy", ["standard", "randaugment"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_policies_change_every_image_and_stay_in_range(policy, channels):
-    how = Augmentation(**with_policy({"policy": policy})).for_group(PlanarGroup.named("D4"))
+    d4 = PlanarGroup.named("D4")
+    how = Augmentation(**with_policy({"policy": policy})).for_group(d4, d4)
     images = torch.rand(8, channels, 12, 12)
     changed = augment(images, how, seeded())
     assert torch.equal(changed, augment(images, how, seeded()))

@@ -53,7 +53,19 @@ def test_with_too_little_time_the_cheapest_is_trained(pretend):
     pretend(2.0)
     plan = plan_training("tiles", 1.0)
     assert plan.recipe.trainer.max_epochs == 1
-    assert "the cheapest; more minutes would allow more epochs" in plan.reasons[-3]
+    assert "the cheapest candidate; more minutes would allow more epochs" in plan.reasons[-3]
+
+
+def test_the_reasons_are_those_of_the_model_that_is_trained(pretend):
+    """A plain model has no symmetry, and learns that of the recipe from augmentation."""
+    pretend(2.0)
+    plain = ("model.name=resnet18", "model.oriented=0")
+    reasons = plan_training("tiles", 1.0, plain).reasons
+    assert reasons[-2] == "this model has no symmetry of its own"
+    assert "rotations up to 180° and flips: what a model that is exact under C1" in reasons[-1]
+    pretend(2.0)
+    reasons = plan_training("digits", 1.0).reasons  # C1: a 6 rotated by 180° is a 9
+    assert "rotations up to 15°: what" in reasons[-1]
 
 
 def test_settings_win_over_the_choice(pretend):

@@ -38,7 +38,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
         "blur": 1.0,
     },
 }  # fmt: skip
-UPRIGHT = 15.0  # degrees of rotation for models whose only symmetry is the reflection
+UPRIGHT = 15.0  # degrees of rotation for images with an up
 ASPECT = 4 / 3  # of a crop, at most
 ERASED = (0.15, 0.5)  # side of an erased square, as a share of the image's shorter side
 KNOT_DISTANCE = 7  # pixels between two drawn displacements
@@ -114,24 +114,30 @@ class Augmentation(Appearance):
         moved = self.rotation or self.shift or self.scale or self.mirror or self.stretch
         return bool(moved or self.elastic or self.crop < 1)
 
-    def for_group(self, group: PlanarGroup) -> "Augmentation":
-        """Return the augmentation with the rotations and flips that a model does not have itself.
+    def for_group(self, own: PlanarGroup, wanted: PlanarGroup) -> "Augmentation":
+        """Return the augmentation with the rotations and flips that a model has to learn.
+
+        Args:
+            own: the group under which the model is exact.
+            wanted: the symmetry of the images, the group of the recipe.
 
         A model that is exact under rotations by 90° sees every rotation if images are rotated by up
-        to 45°; a model without symmetry needs 180°, and flips.  A model that is exact under
-        reflections alone is for images with an up: they are rotated by 15°.
+        to 45°; a model without symmetry needs 180°, and flips if the images may be flipped.  Images
+        that have an up, because `wanted` has no rotations, are rotated by 15°.
 
-        >>> Augmentation(rotation=None, mirror=None).for_group(PlanarGroup.named("D4")).rotation
-        45.0
+        >>> plain, d4 = PlanarGroup.named("C1"), PlanarGroup.named("D4")
+        >>> how = Augmentation(rotation=None, mirror=None)
+        >>> how.for_group(d4, d4).rotation, how.for_group(plain, d4).rotation
+        (45.0, 180.0)
         """
-        exact = math.gcd(group.rotations, 4)  # rotations that the pixel grid has
-        upright = group.reflections and exact == 1
+        exact = math.gcd(own.rotations, 4)  # rotations that the pixel grid has
+        angle = 180 / exact if wanted.rotations > 1 else UPRIGHT
         return replace(
             self,
-            rotation=(UPRIGHT if upright else 180 / exact)
-            if self.rotation is None
-            else self.rotation,
-            mirror=group.order == 1 if self.mirror is None else self.mirror,
+            rotation=angle if self.rotation is None else self.rotation,
+            mirror=wanted.reflections and not own.reflections
+            if self.mirror is None
+            else self.mirror,
         )
 
 

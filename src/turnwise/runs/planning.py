@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,6 +47,7 @@ class Trial:
     step: float  # seconds
     epoch: float  # seconds
     possible: int  # epochs in the time
+    group: PlanarGroup  # under which the model is exact
 
     @property
     def is_enough(self) -> bool:
@@ -85,7 +87,8 @@ def plan_training(
     """
     require(0 < minutes < 1e5, f"minutes = {minutes:g} must be above 0 and below 100,000; try 10.")
     end = (time.monotonic() if began is None else began) + 60 * minutes
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    on_cpu = "trainer.accelerator=cpu" in overrides or not torch.cuda.is_available()
+    device = torch.device("cpu" if on_cpu else "cuda")
     asked = make_data_part(source, [s for s in overrides if s.startswith("data.")])
     largest = asked.image_size or largest_side(device.type, _kind(asked))
     started = time.monotonic()
@@ -189,7 +192,8 @@ def _try(
     step = seconds_per_step(model, recipe, few, device, limit)
     epoch = steps * step + EPOCH_COST
     left = max(0.0, end - time.monotonic() - FINISH)
-    return Trial(choice, side, recipe, step, epoch, int(SPARE * left / epoch))
+    group: Any = model.group
+    return Trial(choice, side, recipe, step, epoch, int(SPARE * left / epoch), group)
 
 
 def _within(best: Trial, dataset: Dataset, seconds: float, overrides: Sequence[str]) -> Recipe:
@@ -226,18 +230,22 @@ def _describe_data(loaded: Dataset, device: torch.device, minutes: float) -> str
 
 def _reasons(best: Trial, recipe: Recipe) -> list[str]:
     """Return the choice and why, in lines."""
-    group, augment = PlanarGroup.named(recipe.model.group), recipe.data.augment
-    why = "the largest that trains for enough epochs"
+    augment = recipe.augmentation(best.group)
+    why = "the last candidate that can train for the epochs wanted"
     if not best.is_enough:
-        why = "the cheapest; more minutes would allow more epochs"
+        why = "the cheapest candidate; more minutes would allow more epochs"
     model = f"{recipe.model.name}, {best.side} pixels, {recipe.trainer.max_epochs} epochs"
     found = [f"chosen: {model}: {why}"]
     upright = "for images with an up, add model.group=D1"
-    found.append(f"group {group}: predictions cannot change under its elements; {upright}")
+    if best.group.order > 1:
+        found.append(f"group {best.group}: predictions cannot change under its elements; {upright}")
+    else:
+        found.append("this model has no symmetry of its own")
     if augment.policy != "none":
-        angle = augment.for_group(group.exact_subgroup()).rotation
+        flips = " and flips" if augment.mirror else ""
         found.append(
-            f"augmentation: {augment.policy}, with rotations up to {angle:g}°, because the model "
-            f"is exact under {group.exact_subgroup()}"
+            f"augmentation: {augment.policy}, with rotations up to {augment.rotation:g}°{flips}: "
+            f"what a model that is exact under {best.group.exact_subgroup()} has to learn of "
+            f"{recipe.model.group}"
         )
     return found

@@ -94,7 +94,7 @@ def train(
             dataset = load_recipe_data(recipe, data_dir)
         recipe = _with_full_paths(_with_choices(recipe, dataset))
         model = build_model(recipe, dataset)
-        augment = recipe.data.augment.for_group(model.group)  # type: ignore[arg-type]
+        augment = recipe.augmentation(model.group)  # type: ignore[arg-type]
         recipe = replace(recipe, data=replace(recipe.data, augment=augment))
         if resume:
             _prepare(run, model, newest)

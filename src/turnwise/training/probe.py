@@ -48,7 +48,7 @@ def _durations(
     chosen = torch.arange(count) % len(examples)
     batches = TrainingBatches(
         examples.take(chosen), size, seed=recipe.seed, device=device,
-        augmentation=recipe.data.augment.for_group(model.group),  # type: ignore[arg-type]
+        augmentation=recipe.augmentation(model.group),  # type: ignore[arg-type]
         fill=choose_fill(recipe.data.fill, examples.images),
     )  # fmt: skip
     optimiser = make_optimiser(model, part, fused=device.type == "cuda")

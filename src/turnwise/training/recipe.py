@@ -22,6 +22,7 @@ from turnwise.data.reading import Reading
 from turnwise.errors import InputError, require, require_known, shown
 from turnwise.geometry.fitting import FITS
 from turnwise.geometry.warps import AUTO, FILLS
+from turnwise.groups import PlanarGroup
 from turnwise.options import Options, from_plain, option, parse_value, to_plain
 from turnwise.parsing import MAX_DEPTH, parse_yaml, read_text
 
@@ -197,6 +198,13 @@ class Recipe(Options):
             "optimisation.ema cannot average in trainer.precision = 64-true; set one to null or "
             "32-true.",
         )
+
+    def augmentation(self, group: PlanarGroup) -> Augmentation:
+        """Return the augmentation of a model that is exact under `group`.
+
+        The recipe names the symmetry of the images; a plain model learns it from augmentation.
+        """
+        return self.data.augment.for_group(group, PlanarGroup.named(self.model.group))
 
     def plain(self) -> dict[str, Any]:
         """Return nested dictionaries of plain values, with the model's defaults filled in.
