@@ -3,23 +3,43 @@
 import contextlib
 import io
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 import turnwise as library
 from turnwise.cli.demo import COMPARISONS, remove_earlier_demo
 from turnwise.cli.main import main
+from turnwise.data.readers import find_reader
 from turnwise.errors import InputError
 from turnwise.runs.run import Run
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Return the folder, the exit status and the output of one short demo."""
+    """Return the folder, the exit status and the output of one short demo, on few tiles."""
     folder, output = tmp_path_factory.mktemp("demo") / "new" / "page", io.StringIO()
-    with contextlib.redirect_stdout(output):
-        status = main(["demo", "--share", "0.01", "--output", str(folder)])
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.setattr("turnwise.data.load.find_reader", few_of(find_reader))
+        patch.setattr("turnwise.cli.demo.ANGLES", 4)
+        status = main(["demo", "--share", "0.05", "--output", str(folder)])
     return folder, status, output.getvalue()
+
+
+def few_of(find):
+    """Return a function like `find_reader` whose readers keep every tenth image for a test."""
+
+    def read(*arguments):
+        source = find("tiles")(*arguments)
+        few = {split: 1 if split == "train" else 10 for split in source.splits}
+        splits = {
+            split: part.take(torch.arange(0, len(part), few[split]))
+            for split, part in source.splits.items()
+        }
+        return replace(source, splits=splits)
+
+    return lambda name: read
 
 
 def quarter_turn_accuracy(folder, name):
@@ -33,7 +53,7 @@ def test_a_page_is_written(demo):
     page = (folder / "index.html").read_text()
     assert status == 0
     assert f"open the page: {folder.resolve() / 'index.html'}" in output
-    assert "turnwise demo --data tiles --share 0.01" in page
+    assert "turnwise demo --data tiles --share 0.05" in page
     assert "Test images that both models classify correctly upright" in page
     assert "equivariant" in page
     assert "baseline" in page
@@ -51,10 +71,10 @@ def test_control_the_baseline_has_several(demo):
 
 
 def test_both_models_are_ordinary_runs(demo):
-    for name, model in (("equivariant", "roto_resnet18"), ("baseline", "resnet18")):
+    for name, group in (("equivariant", "D4"), ("baseline", "C1")):
         run = demo[0] / name
         assert json.loads((run / "test.json").read_text())["times_evaluated"] == 1
-        assert library.load(run).config.name == model
+        assert library.load(run).group.name == group
 
 
 def test_the_results_are_printed(demo):
@@ -75,16 +95,16 @@ def test_the_two_recipes_differ_only_in_the_symmetry(data):
     equivariant, baseline = (
         comparison.recipe(data, name).plain() for name in ("equivariant", "baseline")
     )
-    name = baseline["model"].pop("name")
-    symmetry = {"name", "roto", "oriented", "combine", "base_group", "chunk", "mask", "tune"}
-    assert equivariant["model"].pop("name").endswith(name)
-    shared = baseline["model"].keys() - symmetry
-    assert {"group", "widths" if data == "tiles" else "width"} <= shared
-    for key in shared:
-        assert equivariant["model"][key] == baseline["model"][key]
+    assert equivariant["model"].pop("name").removeprefix("orbit_") == baseline["model"].pop("name")
+    around = equivariant["model"].keys() - baseline["model"].keys()  # options of the orbit
+    assert bool(around) == (data == "digits")
+    for key in around:
+        del equivariant["model"][key]
+    groups = [recipe["model"].pop("group") for recipe in (equivariant, baseline)]
+    assert groups == (["D4", "C1"] if data == "tiles" else ["C4", "C4"])
     epochs = [recipe["trainer"].pop("max_epochs") for recipe in (equivariant, baseline)]
     assert epochs == [comparison.epochs["equivariant"], comparison.epochs["baseline"]]
-    del equivariant["model"], baseline["model"]
+    baseline["optimisation"]["warmup_epochs"] = equivariant["optimisation"]["warmup_epochs"]
     assert equivariant == baseline
 
 

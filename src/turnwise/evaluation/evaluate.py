@@ -129,9 +129,9 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Evaluate a run's best weights on its test split, or on that of the data set `data`.
 
-    The figures are stored in the run folder.  The group is the recipe's: a plain model is measured
-    against the same symmetry as an equivariant one.  `times_evaluated` counts how often the test
-    split was used; for a claim it must be 1.
+    The figures are stored in the run folder.  The group is the symmetry of the images: a plain
+    model is measured against the same as an equivariant one.  `times_evaluated` counts how often
+    the test split was used; for a claim it must be 1.
     """
     run = Run(run)
     recipe, times = run.recipe, run.times_evaluated(data)
@@ -148,7 +148,7 @@ def evaluate_run(
         "batch_size": recipe.evaluation.batch_size,
         "progress": progress,
     }
-    group, test = PlanarGroup.named(recipe.model.group), dataset.test
+    group, test = recipe.symmetry, dataset.test
     if dataset.target.has_masks:
         figures = evaluate_masks(model, test, dataset.target, group, **how)
     else:

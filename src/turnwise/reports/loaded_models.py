@@ -186,7 +186,8 @@ def _all_correct(models: Iterable[nn.Module], examples: Examples) -> Tensor:
 def _from_folder(name: str, folder: Path, data_dir: str | Path | None, device: Any) -> LoadedModel:
     model, run = open_model(str(folder)).to(device), Run(folder)
     if run.exists:
-        dataset, default, fill = run.dataset(data_dir), run.recipe.model.group, run.recipe.data.fill
+        recipe, dataset = run.recipe, run.dataset(data_dir)
+        default, fill = recipe.symmetry.name, recipe.data.fill
         origin = f"validation images of {dataset.name}"
     else:
         dataset, origin, fill = _data_of_weights(folder, model, data_dir)

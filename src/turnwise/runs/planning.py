@@ -246,6 +246,6 @@ def _reasons(best: Trial, recipe: Recipe) -> list[str]:
         found.append(
             f"augmentation: {augment.policy}, with rotations up to {augment.rotation:g}°{flips}: "
             f"what a model that is exact under {best.group.exact_subgroup()} has to learn of "
-            f"{recipe.model.group}"
+            f"{recipe.symmetry}"
         )
     return found

@@ -60,6 +60,10 @@ class DataPart(Reading):
     val_fraction: float | None = option(None, "share of the training images for validation")
     fraction: float = option(1.0, "share of the training images to use")
     repeat: int = option(1, "how often an epoch uses each training image", at_least=1)
+    symmetry: str | None = option(
+        None, "symmetry of the images, which a model without it learns from augmentation, and for "
+        "which every model is tested; null is model.group",
+    )  # fmt: skip
     fit: str | None = option(
         "pad", "how images of an inexact size are changed; null refuses them", choices=FITS
     )
@@ -193,6 +197,7 @@ class Recipe(Options):
     seed: int = option(0, "the one source of randomness", at_least=0, at_most=2**32 - 1)
 
     def validate(self) -> None:
+        PlanarGroup.named(self.data.symmetry or "C1")
         require(
             self.optimisation.ema is None or self.trainer.precision != "64-true",
             "optimisation.ema cannot average in trainer.precision = 64-true; set one to null or "
@@ -204,7 +209,12 @@ class Recipe(Options):
 
         The recipe names the symmetry of the images; a plain model learns it from augmentation.
         """
-        return self.data.augment.for_group(group, PlanarGroup.named(self.model.group))
+        return self.data.augment.for_group(group, self.symmetry)
+
+    @property
+    def symmetry(self) -> PlanarGroup:
+        """The symmetry of the images, for which a model is tested."""
+        return PlanarGroup.named(self.data.symmetry or self.model.group)
 
     def plain(self) -> dict[str, Any]:
         """Return nested dictionaries of plain values, with the model's defaults filled in.

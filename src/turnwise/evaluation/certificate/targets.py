@@ -121,12 +121,12 @@ def open_original(request: Request) -> tuple[str, nn.Module] | None:
 
 
 def default_group(request: Request, model: nn.Module) -> str:
-    """Return the model's own group; a plain model is measured against its recipe's, or C4."""
+    """Return the model's own group; a plain model is measured against that of its images, or C4."""
     own = getattr(model, "group", None)
     if isinstance(own, PlanarGroup) and own.order > 1:
         return own.name
     run = Run(request.target)
-    return run.recipe.model.group if run.exists else "C4"
+    return run.recipe.symmetry.name if run.exists else "C4"
 
 
 def choose_images(
