@@ -30,6 +30,7 @@ from records import append_record, read_records
 from turnwise.data import Dataset, load_dataset
 from turnwise.data.dataset import SPLITS, concatenate
 from turnwise.data.splits import find_duplicates
+from turnwise.evaluation.metrics import Interval
 from turnwise.files import write_atomic
 from turnwise.reports.tables import format_percent, markdown_table
 from turnwise.runs.run import Run
@@ -255,8 +256,9 @@ def table(args: argparse.Namespace) -> str:
 
 def _over_seeds(runs: Sequence[dict[str, Any]], name: str) -> str:
     values = [float(run["test"][name]) for run in runs]
-    lowest, highest = format_percent(min(values)), format_percent(max(values))
-    return format_percent(mean(values)) + (f" ({lowest}–{highest})" if len(values) > 1 else "")
+    if len(values) == 1:
+        return format_percent(values[0])
+    return format_percent(Interval(mean(values), min(values), max(values)))
 
 
 def arguments() -> argparse.Namespace:
