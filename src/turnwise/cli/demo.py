@@ -74,7 +74,7 @@ COMPARISONS = {
         baseline={**NETWORK, "group": "C1"},
         augment={"rotation": 180, "mirror": True, "shift": 2, "scale": 0.1, "sharp": True},
         optimisation={
-            "learning_rate": 3e-3, "batch_size": 32, "warmup_epochs": 12, "label_smoothing": 0.1,
+            "learning_rate": 1.5e-3, "batch_size": 32, "warmup_epochs": 12, "label_smoothing": 0.1,
             "ema": 0.99,
         },
     ),
