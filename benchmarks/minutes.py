@@ -38,7 +38,7 @@ from turnwise.runs.selection import selected_epoch
 
 HERE = Path(__file__).parent
 SEARCH, FINAL = HERE / "minutes_search.jsonl", HERE / "minutes.jsonl"
-CHOSEN = "--minutes"
+CHOSEN = "chosen"  # by --minutes
 # the score that counts, and a central crop where most of an image is empty
 SETS: dict[str, dict[str, Any]] = {
     "eurosat": {"score": "accuracy"},

@@ -12,7 +12,7 @@ from records import append_record
 from turnwise.data import load_dataset
 from turnwise.training.choices import read_choices
 
-JOB = {"set": "eurosat", "model": "--minutes", "rate": "default", "minutes": 2.0, "seed": 1,
+JOB = {"set": "eurosat", "model": "chosen", "rate": "default", "minutes": 2.0, "seed": 1,
        "changes": []}  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def test_every_candidate_takes_the_settings_of_a_model(model, tmp_path):
 
 def test_final_runs_take_the_plain_model_that_validation_chose(tmp_path):
     for model, rate, value in (("ViT", "0.001", 0.7), ("ResNet-18", "0.004", 0.9),
-                               ("--minutes", "default", 0.95)):  # fmt: skip
+                               ("chosen", "default", 0.95)):  # fmt: skip
         figures = {**JOB, "model": model, "rate": rate, "validation": value}
         append_record(tmp_path / "search.jsonl", "search", figures)
     args = SimpleNamespace(
@@ -67,8 +67,8 @@ def test_final_runs_take_the_plain_model_that_validation_chose(tmp_path):
     )  # fmt: skip
     found = [(job["model"], job["rate"], job["seed"]) for job in minutes.final_jobs(args)]
     assert found == [
-        ("--minutes", "default", 1), ("ResNet-18", "0.004", 1),
-        ("--minutes", "default", 2), ("ResNet-18", "0.004", 2),
+        ("chosen", "default", 1), ("ResNet-18", "0.004", 1),
+        ("chosen", "default", 2), ("ResNet-18", "0.004", 2),
     ]  # fmt: skip
     with pytest.raises(SystemExit, match="no plain model was searched on eurosat with 5 minutes"):
         list(minutes.final_jobs(SimpleNamespace(**{**vars(args), "minutes": 5.0})))

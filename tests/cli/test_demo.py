@@ -28,18 +28,21 @@ def demo(tmp_path_factory):
 
 
 def few_of(find):
-    """Return a function like `find_reader` whose readers keep every tenth image for a test."""
+    """Return a function like `find_reader` whose readers keep every tenth image that is tested."""
 
-    def read(*arguments):
-        source = find("tiles")(*arguments)
-        few = {split: 1 if split == "train" else 10 for split in source.splits}
-        splits = {
-            split: part.take(torch.arange(0, len(part), few[split]))
-            for split, part in source.splits.items()
-        }
-        return replace(source, splits=splits)
+    def find_few(name):
+        def read(*arguments):
+            source = find(name)(*arguments)
+            steps = {split: 1 if split == "train" else 10 for split in source.splits}
+            few = {
+                split: part.take(torch.arange(0, len(part), steps[split]))
+                for split, part in source.splits.items()
+            }
+            return replace(source, splits=few)
 
-    return lambda name: read
+        return read
+
+    return find_few
 
 
 def quarter_turn_accuracy(folder, name):

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from turnwise.data.readers.decoding import FEW, side_of_most
 from turnwise.data.transforms import convert_channels
 from turnwise.geometry.warps import AUTO, choose_fill
 from turnwise.groups import PlanarGroup, act_on_image
 
-FEW = 0.05  # share of images that may be smaller than the size that is suggested
 CHANGE = 0.25  # of a pixel's standard deviation: how far a mean image may be from its rotation
 CHANCE = 3.0  # times the squared standard error: what chance explains
 _SIDE = 16
@@ -33,8 +33,7 @@ def suggest_image_size(sizes: Sizes, largest: int) -> Suggestion:
     >>> suggest_image_size(Counter({(50, 50): 9, (40, 60): 1}), 96).value
     '40'
     """
-    sides = sorted(min(size) for size, count in sizes.items() for _ in range(count))
-    side = sides[int(FEW * len(sides))]
+    side = side_of_most(sizes)
     if side > largest:
         reason = f"{side} pixels take too long for a first training on this machine"
         return Suggestion(str(largest), reason)

@@ -38,7 +38,7 @@ Found = TypeVar("Found")
 Infos = dict[int, FileInfo]  # by position; files without a readable header are missing
 Problems = dict[int, str]  # why a file is unusable, by position
 USUAL = 0.9  # the share of files of one size from which others are odd
-FEW = 0.05  # share of files that may be smaller than the size that is suggested
+FEW = 0.05  # share of images that may be smaller than the size that is suggested
 THREADS = 8
 _SHOW_PROGRESS = 500
 _BLOCK = 4096  # files that wait for a thread at a time
@@ -121,14 +121,19 @@ def require_one_size(files: Sequence[Path], infos: Infos) -> int:
     require(
         small == large and small[0] == small[1],
         f"the images have {found} pixels, rows × cols, and must be squares of one size; write "
-        f"image_size={suggest_size(infos)}, and they are centre-cropped and resampled.",
+        f"image_size={side_of_most(Counter(sizes.values()))}, and they are centre-cropped and "
+        "resampled.",
     )
     return small[0]
 
 
-def suggest_size(infos: Infos) -> int:
-    """Return a size that nearly all images have: few are enlarged."""
-    sides = sorted(min(info.rows, info.cols) for info in infos.values())
+def side_of_most(sizes: Counter[tuple[int, int]]) -> int:
+    """Return a side to resample to for which few images are enlarged.
+
+    >>> side_of_most(Counter({(50, 50): 9, (40, 60): 1}))
+    40
+    """
+    sides = sorted(min(size) for size, count in sizes.items() for _ in range(count))
     return sides[int(FEW * len(sides))]
 
 
