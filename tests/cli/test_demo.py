@@ -18,11 +18,18 @@ from turnwise.runs.run import Run
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Return the folder, the exit status and the output of one short demo, on few tiles."""
+    """Return the folder, the exit status and the output of a short demo of a narrow network."""
+    tiles = COMPARISONS["tiles"]
+    narrow = {
+        name: {**getattr(tiles, name), "width": 64, "stem_width": 16}
+        for name in ("equivariant", "baseline")
+    }
     folder, output = tmp_path_factory.mktemp("demo") / "new" / "page", io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         patch.setattr("turnwise.data.load.find_reader", few_of(find_reader))
         patch.setattr("turnwise.cli.demo.ANGLES", 4)
+        patch.setattr("turnwise.cli.demo.CERTIFIED", 4)
+        patch.setitem(COMPARISONS, "tiles", replace(tiles, **narrow))
         status = main(["demo", "--share", "0.05", "--output", str(folder)])
     return folder, status, output.getvalue()
 

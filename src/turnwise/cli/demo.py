@@ -19,6 +19,7 @@ OUTPUT = "turnwise-demo"
 TITLE = "Turnwise: the same small model, with and without symmetry"
 SHOWN = 5  # images on the page
 ANGLES = 24  # over 360 degrees, at which the two models are compared
+CERTIFIED = 32  # validation images in each certificate
 CANDIDATES = 3  # every third test image may be shown
 NOTE = (
     "Test images that both models classify correctly upright: of each class, the one for which the "
@@ -147,7 +148,7 @@ def train_and_measure(
     run = train(recipe, folder, command=command)
     result = evaluate_run(run)
     certificate = certify(
-        run.model(), recipe.symmetry, to_unit(dataset.val.images[:32]),
+        run.model(), recipe.symmetry, to_unit(dataset.val.images[:CERTIFIED]),
         target=name, images_from=f"validation images of {dataset.name}",
     )  # fmt: skip
     run.write_certificate(certificate.plain())
