@@ -66,12 +66,15 @@ def test_a_wrong_request_leaves_no_files(refused, empty_folder, words, message):
     assert [p.name for p in empty_folder.iterdir()] == ["file"]
 
 
-def test_an_unknown_figure_lists_the_known_ones(turnwise, capsys):
-    with pytest.raises(SystemExit) as stop:
-        turnwise("show", "flim", "vit")
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert all(kind in error for kind in figure_kinds())
+def test_an_unknown_figure_suggests_the_nearest_or_the_list(turnwise, capsys):
+    for name, words in (("flim", "Did you mean film?"), ("zzzqq", "`turnwise show --help` lists")):
+        with pytest.raises(SystemExit) as stop:
+            turnwise("show", name, "vit")
+        assert stop.value.code == 2 and words in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        turnwise("show", "--help")
+    shown = capsys.readouterr().out
+    assert all(kind in shown for kind in figure_kinds())
 
 
 def test_a_report_is_one_page(turnwise, run, empty_folder):
