@@ -2,8 +2,6 @@
 
 import importlib
 import sys
-import threading
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -208,18 +206,3 @@ def test_sixteen_bit_inputs_give_sixteen_bit_outputs_and_gradients():
     )
     assert output.dtype is torch.bfloat16
     assert all(g.dtype is torch.bfloat16 for g in torch.autograd.grad(output.sum(), tensors[:3]))
-
-
-def test_kernels_are_compiled_at_the_same_time_and_once(launch, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    together, compiled = threading.Barrier(3, timeout=60), []  # broken unless three threads wait
-
-    class Kernel:
-        def warmup(self, grid, **arguments):
-            together.wait()
-            compiled.append(arguments["size"])
-
-    launches = [(Kernel(), {"size": size}) for size in range(3)]
-    for _ in range(2):
-        launch.compile_together(launches, torch.device("cuda"), ("a test",))
-    assert sorted(compiled) == [0, 1, 2]

@@ -145,7 +145,7 @@ def add_content_gradients(
         for c in tl.static_range(D):
             total = dq[g * D + c]
             for m in tl.static_range(M):
-                total = tl.fma(dc[m], k[m * D + c], total)
+                total += dc[m] * k[m * D + c]
             table = table + (total,)
     return table
 
@@ -164,9 +164,9 @@ def add_position_gradients(
             if c < PD:
                 for h in tl.static_range(H):
                     if ALL:
-                        total = tl.fma(dp[h * J + g], encoding[h * PD + c], total)
+                        total += dp[h * J + g] * encoding[h * PD + c]
                     elif h == g:
-                        total = tl.fma(dp[h], encoding[h * PD + c], total)
+                        total += dp[h] * encoding[h * PD + c]
             table = table + (total,)
     return table
 
@@ -181,7 +181,7 @@ def store_position_partials(
         for c in tl.static_range(PD):
             part = tl.zeros_like(q[0])
             for j in tl.static_range(J):
-                part = tl.fma(dp[h * J + j], q[(j if ALL else h) * D + c], part)
+                part += dp[h * J + j] * q[(j if ALL else h) * D + c]
             part = tl.sum(tl.where(valid, part, 0.0), axis=0)
             tl.store(pointer + h * PD + c, part * LN2)
 
@@ -197,8 +197,8 @@ def add_deltas(
             added = tl.zeros_like(x[0])
             for m in tl.static_range(M):
                 weight = f[(h * J + j) * M + m] * x[(j if ALL else h) * M + m]
-                added = tl.fma(weight, r[h * M + m], added)
-            table = table + (tl.fma(added, y[h * J + j], sums[h * J + j]),)
+                added += weight * r[h * M + m]
+            table = table + (sums[h * J + j] + added * y[h * J + j],)
     return table
 
 
@@ -429,7 +429,7 @@ def add_key_gradients(
         for c in tl.static_range(D):
             total = dk[m * D + c]
             for g in tl.static_range(G):
-                total = tl.fma(dc[g], q[g * D + c], total)
+                total += dc[g] * q[g * D + c]
             table = table + (total,)
     return table
 
@@ -457,7 +457,7 @@ def add_value_gradients(
         for c in tl.static_range(D):
             total = dv[m * D + c]
             for h in tl.static_range(H):
-                total = tl.fma(kept[h], dout[h * D + c], total)
+                total += kept[h] * dout[h * D + c]
             table = table + (total,)
     return table
 

@@ -150,7 +150,7 @@ def dot(a, a_start: tl.constexpr, b, b_start: tl.constexpr, count: tl.constexpr,
     """start + Σ a[a_start + i] · b[b_start + i]."""
     total = start
     for i in tl.static_range(count):
-        total = tl.fma(a[a_start + i], b[b_start + i], total)
+        total += a[a_start + i] * b[b_start + i]
     return total
 
 
@@ -295,8 +295,7 @@ def weights(
     for m in tl.static_range(M):
         total = tl.zeros_like(x[0])
         for j in tl.static_range(J):
-            scaled = y[h * J + j] * f[(h * J + j) * M + m]
-            total = tl.fma(x[(j if ALL else h) * M + m], scaled, total)
+            total += x[(j if ALL else h) * M + m] * (y[h * J + j] * f[(h * J + j) * M + m])
         row = row + (total,)
     return row
 
@@ -354,12 +353,12 @@ def update_sums(
             top = tl.maximum(p_max[h * J + j], p[h * J + j])
             added = tl.zeros_like(top)
             for m in tl.static_range(M):
-                added = tl.fma(f[(h * J + j) * M + m], x[(j if ALL else h) * M + m], added)
+                added += f[(h * J + j) * M + m] * x[(j if ALL else h) * M + m]
             rescale = c_max[j if ALL else h] - new_c_max[j if ALL else h]
             rescale = tl.exp2(rescale + (p_max[h * J + j] - top))
             added *= tl.exp2(p[h * J + j] - top)
             new_p_max = new_p_max + (top,)
-            new_sums = new_sums + (tl.fma(sums[h * J + j], rescale, added),)
+            new_sums = new_sums + (sums[h * J + j] * rescale + added,)
     return new_p_max, new_sums
 
 
@@ -431,7 +430,7 @@ def add_values(
         for c in tl.static_range(D):
             entry = out[h * D + c]
             for m in tl.static_range(MB):
-                entry = tl.fma(w[m], v[m * D + c], entry)
+                entry += w[m] * v[m * D + c]
             table = table + (entry,)
     return table
 

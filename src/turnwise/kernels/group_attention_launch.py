@@ -7,7 +7,6 @@ meets its own query, and a chunk holds only the queries of its outputs.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
@@ -106,29 +105,6 @@ class Shape(NamedTuple):
         }
 
 
-_compiled: set[tuple[Any, ...]] = set()  # what `compile_together` was called for
-
-
-def compile_together(
-    launches: Sequence[tuple[Any, dict[str, Any]]], device: torch.device, key: tuple[Any, ...]
-) -> None:
-    """Compile (kernel, arguments) before their first launch, all at the same time.
-
-    Triton releases the interpreter while it compiles, which takes seconds for each kernel.
-    """
-    if key in _compiled or device.type != "cuda":
-        return
-
-    def work(launch: tuple[Any, dict[str, Any]]) -> None:
-        kernel, arguments = launch
-        with torch.cuda.device(device):
-            kernel.warmup(grid=(1,), **arguments)
-
-    with ThreadPoolExecutor(len(launches)) as threads:
-        list(threads.map(work, launches))
-    _compiled.add(key)
-
-
 def to_tiles(x: Tensor, parts: int) -> Tensor:
     """Convert (batch, element, pixel, head, dim) to (batch·head·part, tile, word, thread, number).
 
@@ -201,13 +177,11 @@ def attend_in_tiles(
     tensors = {name: _words(x) for name, x in (tensors | {"peak": peak, "total": total}).items()}
     arguments: dict[str, Any] = {"steps": steps, "relations": relations}
     arguments |= shape.sizes(steps, items) | shape.constants(table, query.dtype)
-    programs, shared = (shape.tiles * items * shape.chunks,), tensors | arguments
-    whole = shared | {"value": _words(value), "output": _words(output), "seed": seed}
-    whole |= {"DROPS": drops}
-    launches = [(forward.softmax_totals, shared), (forward.weighted_values, whole)]
-    compile_together(launches, query.device, ("forward", query.dtype, drops, *table, *sizes))
-    for kernel, named in launches:
-        kernel[programs](**named)
+    programs = (shape.tiles * items * shape.chunks,)
+    forward.softmax_totals[programs](**tensors, **arguments)
+    forward.weighted_values[programs](
+        **tensors, **arguments, value=_words(value), output=_words(output), seed=seed, DROPS=drops
+    )
     return output, peak, total
 
 
@@ -241,42 +215,19 @@ def attend_in_tiles_backward(
     tensors = {name: _words(x) for name, x in tensors.items()}
     arguments: dict[str, Any] = {"steps": steps, "relations": relations, "seed": seed}
     arguments |= {"DROPS": drops} | shape.sizes(steps, items) | shape.constants(table, query.dtype)
-    shared = tensors | arguments
-    everything = shared | {"output": _words(output)}
-    compile_together(
-        _backward_kernels(shape, everything, position),
-        query.device, ("backward", query.dtype, drops, *table, *sizes),
-    )  # fmt: skip
     if shape.pairs > 1:
-        backward.softmax_deltas[(shape.tiles * items * shape.chunks,)](**shared)
+        backward.softmax_deltas[(shape.tiles * items * shape.chunks,)](**tensors, **arguments)
+    everything = tensors | arguments | {"output": _words(output)}
     d_query, d_position, d_orientation = _query_gradients(
         shape, everything, query, position, orientation
     )
     d_key, d_value = torch.empty_like(key), torch.empty_like(value)
     programs = (arguments["source_tiles"] * items, shape.keys // shape.keys_at_once)
     backward.source_gradients[programs](
-        **shared, d_key=_words(d_key), d_value=_words(d_value), token_rows=shape.token_rows
-    )
+        **tensors, **arguments, d_key=_words(d_key), d_value=_words(d_value),
+        token_rows=shape.token_rows,
+    )  # fmt: skip
     return d_query, d_key, d_value, d_position, d_orientation
-
-
-def _backward_kernels(
-    shape: Shape, arguments: dict[str, Any], position: Tensor
-) -> list[tuple[Any, dict[str, Any]]]:
-    """Return the kernels that the backward pass launches, with arguments of the right types."""
-    shared = {name: x for name, x in arguments.items() if name != "output"}
-    words = shared["query"]
-    ahead = arguments | {"d_query": words, "d_orientation": words, "d_position": position}
-    behind = {"d_key": words, "d_value": words, "token_rows": shape.token_rows}
-    kernels = [
-        (backward.query_gradients, ahead | {"first": 0}),
-        (backward.source_gradients, shared | behind),
-    ]
-    if shape.pairs > 1:
-        kernels.append((backward.softmax_deltas, shared))
-    if shape.keys_at_once < shape.keys:
-        kernels.append((backward.orientation_gradients, shared | {"d_orientation": words}))
-    return kernels
 
 
 def _query_gradients(
