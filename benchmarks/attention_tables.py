@@ -35,7 +35,7 @@ def _kind(case: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _row(case: dict[str, Any], figures: dict[str, Any]) -> list[str]:
-    window = f"{case['window']} × {case['window']}" if case["window"] else "whole picture"
+    window = f"{case['window']} × {case['window']}" if case["window"] else "whole image"
     times = [f"{1000 * figures[key]:,.1f} ms" for key in ("forward", "backward", "step")]
     machine = "H200" if case["device"] == "cuda" else f"CPU, {case['threads']} threads"
     precision = {"32": "float32"}.get(case["precision"], case["precision"])

@@ -46,7 +46,7 @@ def main() -> None:
         axes.set_xticks(range(group.order), [str(g) for g in range(group.order)])
         axes.set_xlabel("element of D4")
         axes.set_ylim(0, 1)
-    bars.axes[0].set_ylabel(f"probability of\n{models[0].classes[label]}")
+    bars.axes[0].set_ylabel("probability of\nthe true class")
     figure_file(bars, FIGURES / "predictions.png")
 
 

@@ -113,7 +113,7 @@ BOARDS: dict[str, tuple[Published, ...]] = {
 
 Cell = Callable[[Record], str]
 HEADERS = ("published", "figure", "selected on", "ours", "test accuracy", "parameters",
-           "same answer over the group", "minutes", "seeds")  # fmt: skip
+           "same prediction over the group", "minutes", "seeds")  # fmt: skip
 
 
 def board(name: str, latest: Mapping[str, Record], link: Cell, cells: Iterable[Cell]) -> str:

@@ -105,8 +105,9 @@ def performer_shifts() -> str:
             shown = UNDEFINED if theirs is None else format_percent(theirs)
             link = f"[{recipe.stem}](../../recipes/{recipe.name})"
             rows.append([link, shown, *shift_cells(latest.get(recipe.stem))])
-    heads = ["recipe", "class 1 by 8, published worst", "our worst", "unmoved", "change of logits",
-             "all classes by 4, worst", "unmoved", "same answer at worst"]  # fmt: skip
+    heads = ["recipe", "class 1 by 8, published worst", "our worst", "unshifted",
+             "change of logits", "all classes by 4, worst", "unshifted",
+             "same prediction at worst"]  # fmt: skip
     return markdown_table(heads, rows)
 
 

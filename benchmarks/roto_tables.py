@@ -42,7 +42,7 @@ def scores(runs: Iterable[Run]) -> str:
         cells = [f"{data}, {size}", f"[{stem}](../../recipes/{stem}.yaml)", weights(seeds)]
         cells += [*(score(seeds, name) for name in SCORES), str(len(seeds))]
         found.append(((DATA.index(data), size, stem), cells))
-    headers = ["data, pixels", "recipe", "weights", *SCORES.values(), "seeds"]
+    headers = ["data, pixels", "recipe", "parameters", *SCORES.values(), "seeds"]
     return markdown_table(headers, [cells for _, cells in sorted(found)]) if found else NONE
 
 

@@ -58,7 +58,7 @@ def weights(record: Record) -> str:
 
 
 def over_group(record: Record) -> str:
-    """How often all elements of the group that the grid has give one answer."""
+    """How often all elements of the group that the grid has give one prediction."""
     exact = PlanarGroup.named(recipe_of(record["figures"]["recipe"]).model.group).exact_subgroup()
     same = over_seeds(record, "orbit_agreement")
     return f"{same} ({exact})" if exact.order > 1 else UNDEFINED
@@ -118,7 +118,7 @@ def by_data(records: list[Record]) -> list[Record]:
 
 
 def task(record: Record) -> tuple[str, str, float]:
-    """What is to be learned: the data, their size as the recipe's name has it, and how many."""
+    """The data, their size as the recipe's name states it, and the share of training images."""
     figures = record["figures"]
     recipe = recipe_of(figures["recipe"])
     data = figures.get("data") or own_data(figures)
@@ -126,7 +126,7 @@ def task(record: Record) -> tuple[str, str, float]:
 
 
 def is_exact(record: Record) -> bool:
-    """Whether the model promises anything, and kept it for every picture and seed."""
+    """Whether the model claims a symmetry, and it held for every image and seed."""
     found = record["figures"]["seeds"].values()
     return over_group(record) != UNDEFINED and all(s["orbit_agreement"] == 1.0 for s in found)
 
@@ -184,9 +184,9 @@ def recipe_results() -> list[real_images.Result]:
 
 def all_results() -> str:
     """Everything that was tested, however many seeds there were."""
-    headers = ["recipe", "weights", "validation", "test accuracy", "same answer over the group",
-               f"at the worst of {ANGLES} angles", f"same answer at {ANGLES} angles", "minutes",
-               "seeds"]  # fmt: skip
+    headers = ["recipe", "parameters", "validation", "test accuracy",
+               "same prediction over the group", f"at the worst of {ANGLES} angles",
+               f"same prediction at {ANGLES} angles", "minutes", "seeds"]  # fmt: skip
     cells: list[Callable[[Record], str]] = [
         weights,
         partial(over_seeds, key="val_accuracy"),
@@ -214,7 +214,14 @@ def minutes(record: Record) -> str:
 
 def flagship() -> str:
     """Every recipe of Turnwise ViT that was tested, with as many seeds as there were."""
-    headers = ["recipe", "group", "weights", "test accuracy", "same answer over the group", "seeds"]
+    headers = [
+        "recipe",
+        "group",
+        "parameters",
+        "test accuracy",
+        "same prediction over the group",
+        "seeds",
+    ]
     tested = [r for r in latest().values() if "_turnwise_vit_" in r["figures"]["recipe"]]
     cells = (group, weights, partial(over_seeds, key="test_accuracy"), over_group, seeds)
     rows = [
@@ -230,7 +237,13 @@ def group(record: Record) -> str:
 
 def flagship_trials() -> str:
     """What was tried on rotated digits, judged on validation."""
-    headers = ["network", "weights", "moved, beside turns", "best validation accuracy", "seeds"]
+    headers = [
+        "network",
+        "parameters",
+        "augmentation beside rotations",
+        "best validation accuracy",
+        "seeds",
+    ]
     rows = []
     for record in read_records(HERE / "flagship_trials.jsonl"):
         figures, model = record["figures"], record["figures"]["model"]
@@ -240,7 +253,7 @@ def flagship_trials() -> str:
         rows.append([
             f"{size}, {model['group']}, width {model['width']}, overview {model['overview']}",
             f"{figures['weights']:,}",
-            ", ".join(f"{what} {by:g}" for what, by in moved.items()) or "not at all",
+            ", ".join(f"{what} {by:g}" for what, by in moved.items()) or "none",
             percent(best),
             str(len(best)),
         ])  # fmt: skip

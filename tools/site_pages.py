@@ -29,6 +29,8 @@ LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 FORMULA = re.compile(
     r"\$\$(.+?)\$\$|(?<![\\\w$])\$([^\s$](?:[^$\n]*[^\s$])?)\$(?![\w$])", re.DOTALL
 )
+# a list right after a paragraph, which GitHub shows as a list and Python-Markdown as text
+LIST = re.compile(r"^((?![ \t]|[-*] |\d+\. |\|).+\n)((?:[-*]|\d+\.) )", re.MULTILINE)
 EXTERNAL = ("http://", "https://", "mailto:")
 
 
@@ -75,6 +77,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = CODE.split(markdown)
     parts[::2] = [FORMULA.sub(hold, LINK.sub(follow, part)) for part in parts[::2]]
+    parts[::2] = [LIST.sub(r"\1\n\2", part) for part in parts[::2]]
     page.meta["formulas"] = formulas
     return "".join(parts)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from turnwise import __version__
 from turnwise.cli import (
     certify,
+    completion,
     convert,
     demo,
     embed,
@@ -57,6 +58,7 @@ COMMANDS: dict[str, tuple[Command, AddArguments]] = {
     "datasets": (listing.datasets, listing.dataset_arguments),
     "groups": (listing.groups, lambda parser: None),
     "demo": (demo.demo, demo.arguments),
+    "completion": (completion.completion, completion.arguments),
 }
 EARLIER_FLAGS = {"--picture": "--image", "--pictures": "--images"}  # of version 0.1, and now
 
@@ -68,6 +70,16 @@ def top_parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         commands.add_parser(name, help=help_text(name).split(". ")[0].removesuffix("."))
+    return top
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Return one parser with the arguments of every command, for shells that complete them."""
+    top = Parser(prog="turnwise", description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (_, add_arguments) in COMMANDS.items():
+        summary = help_text(name).split(". ")[0].removesuffix(".")
+        add_arguments(commands.add_parser(name, help=summary, description=summary))
     return top
 
 

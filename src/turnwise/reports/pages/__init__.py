@@ -31,10 +31,14 @@ WASM = " 'wasm-unsafe-eval' blob:"  # compile WebAssembly, and import scripts th
 
 @dataclass(frozen=True)
 class Section:
-    """A heading (plain text) and its content (HTML from the functions below)."""
+    """A heading (plain text) and its content (HTML from the functions below).
+
+    Content that is `folded` is hidden until the heading is clicked; it is printed all the same.
+    """
 
     heading: str
     html: str
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,10 +214,11 @@ def film_strip(
 
 def _section_html(number: int, section: Section) -> str:
     name = f"section-{number}"
-    return (
-        f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(section.heading)}</h2>\n'
-        f"{section.html}\n</section>"
-    )
+    heading = f'<h2 id="{name}">{escape(section.heading)}</h2>'
+    content = f"{heading}\n{section.html}"
+    if section.folded:
+        content = f"<details>\n<summary>{heading}</summary>\n{section.html}\n</details>"
+    return f'<section aria-labelledby="{name}">\n{content}\n</section>'
 
 
 def _row_html(row: Sequence[str], marks: Sequence[str]) -> str:

@@ -57,6 +57,7 @@ from turnwise.reports.pages.rotated_masks import ABOUT, masks_data, masks_html
 from turnwise.reports.tables import format_percent, format_score
 from turnwise.runs.run import Run
 
+Curve = tuple[list[float], list[float]]  # degrees and accuracies
 STILLS = 8
 MAX_STRIPS = 3
 ABOUT_CERTIFICATES = (
@@ -103,21 +104,26 @@ def report_page(
         for name, run in runs.items()
     )
     sections = [
-        Section("Certificates", _certificates(models)),
-        Section("Scores on the test split", _scores(models)),
-        Section("Decisions", _decisions(models)),
-        Section("Training", _training(trained) if trained else ""),
-        Section("How this page was made", code_html(commands) + recipes),
+        Section("Scores on the test images", _scores(models)),
+        Section("Certificates", _certificates(models), folded=True),
+        Section("Decisions", _decisions(models), folded=True),
+        Section("Training", _training(trained) if trained else "", folded=True),
+        Section("How this page was made", code_html(commands) + recipes, folded=True),
     ]
     has_classes = examples.targets.ndim == 1
+    headline = _headline(models)
     if has_classes:
         data = explorer_data(models, examples, progress=progress)
         rotate = paragraph_html(f"{note} {INSTRUCTIONS}") + explorer_html(data, examples)
+        curves, images = _accuracy_curves(models, progress)
+        headline = headline or _range_sentence(curves, images)
+        strips = Section("The pictures at several angles", _strips(models, examples), folded=True)
         sections = [
             Section("Rotate the picture", rotate),
-            Section("The picture at several angles", _strips(models, examples)),
-            Section("Accuracy against the angle", _angles(models, progress)),
-            *sections,
+            Section("Accuracy against the angle", _angles(models, curves, images)),
+            sections[0],
+            strips,
+            *sections[1:],
         ]
     if has_masks := is_mask(examples.targets):
         slider = paragraph_html(ABOUT) + masks_html(masks_data(models, examples))
@@ -128,9 +134,7 @@ def report_page(
         sections.insert(0, Section("Your own picture", paragraph_html(ABOUT_LIVE) + live.html))
         script += live.script
     shown = [section for section in sections if section.html]
-    return page(
-        title, shown, summary=_headline(models), script=script, runs_models=live is not None
-    )
+    return page(title, shown, summary=headline, script=script, runs_models=live is not None)
 
 
 def choose_examples(models: Sequence[LoadedModel], count: int = 6) -> Examples:
@@ -214,11 +218,11 @@ def _predictions(probabilities: Tensor, label: int, classes: Sequence[str]) -> l
     ]
 
 
-def _angles(models: Sequence[LoadedModel], progress: bool) -> str:
-    """Return accuracy against the angle: from the test if all were tested, else on validation."""
+def _accuracy_curves(models: Sequence[LoadedModel], progress: bool) -> tuple[dict[str, Curve], str]:
+    """Return accuracy by angle: from the tests if all were tested, else on validation."""
     tested = [stored_evaluation(model) for model in models]
     all_tested = all(stored is not None for stored in tested)
-    curves: dict[str, tuple[list[float], list[float]]] = {}
+    curves: dict[str, Curve] = {}
     for model, stored in zip(models, tested, strict=True):
         if all_tested and stored is not None:
             curves[model.name] = (stored["angles"]["degrees"], stored["angles"]["accuracy"])
@@ -230,7 +234,21 @@ def _angles(models: Sequence[LoadedModel], progress: bool) -> str:
         kind = model.predictor.kind.named(model.classes)
         measured = [kind.point_scores(kind.measure(view, sample.targets)) for view in rotated]
         curves[model.name] = (degrees, [scores["accuracy"] for scores in measured])
-    images = "the test images" if all_tested else "200 validation images"
+    return curves, "the test images" if all_tested else "200 validation images"
+
+
+def _range_sentence(curves: Mapping[str, Curve], images: str) -> str:
+    """Return the headline where nothing was tested: the accuracy as the images rotate."""
+    found = [
+        f"{name}, between {format_percent(min(values))} and {format_percent(max(values))}"
+        for name, (_, values) in curves.items()
+    ]
+    return f"Accuracy on {images} as they rotate once round: {'; '.join(found)}."
+
+
+def _angles(models: Sequence[LoadedModel], curves: Mapping[str, Curve], images: str) -> str:
+    """Return the chart, and its values in a folded table."""
+    tested = [stored_evaluation(model) for model in models]
     caption = (
         f"Accuracy on {images} as they rotate. Rotations by 90° are exact; at other angles pixels "
         f"are interpolated, and corners are filled by {models[0].fill}.{_corner_sentence(tested)}"
@@ -241,7 +259,8 @@ def _angles(models: Sequence[LoadedModel], progress: bool) -> str:
         for name, c in curves.items()
     ]
     plot = figure_svg(accuracy_against_angle(curves))
-    return figure_html(plot, caption) + table_html(["model", *(f"{d:g}°" for d in columns)], rows)
+    table = table_html(["model", *(f"{d:g}°" for d in columns)], rows)
+    return figure_html(plot, caption) + folded_html("The values", table)
 
 
 def _corner_sentence(tested: Sequence[dict[str, Any] | None]) -> str:
