@@ -114,8 +114,8 @@ def _write_compiled(graph: Graph, path: Path, description: Description) -> None:
 def _open_compiled(path: Path, description: Description) -> FileModel:
     compiled: Any = torch._inductor.aoti_load_package(str(path))
 
-    def run(images: Tensor) -> dict[str, Tensor]:
-        return dict(zip(description.outputs, compiled(images), strict=True))
+    def run(images: Tensor) -> dict[str, Tensor]:  # the code assumes the layout of the example
+        return dict(zip(description.outputs, compiled(images.contiguous()), strict=True))
 
     shape = (None, description.channels, description.size, description.size)
     return FileModel(path, run, "float32", shape, description=description)
