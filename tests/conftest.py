@@ -51,6 +51,13 @@ def real_data():
     return folder
 
 
+@pytest.fixture
+def digits_0_1_0(monkeypatch):
+    """The digits that version 0.1.0 shipped: 4,000 training images, where this one has 1,500."""
+    folder = REPOSITORY / "tests" / "regression" / "version_0_1_0"
+    monkeypatch.setattr("turnwise.data.readers.npz.SHIPPED", folder)
+
+
 @pytest.fixture(scope="session")
 def in_interpreter():
     """Run a program whose kernels Triton interprets on the CPU, and return the JSON it prints."""

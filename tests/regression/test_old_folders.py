@@ -1,7 +1,7 @@
 """Folders that version 0.1.0 wrote are read, tested, continued and verified by this version.
 
 `version_0_1_0` holds a plain run with its checkpoints and test, the flagship with a certificate,
-and an orbit around the plain model, as the command line of 0.1.0 left them.
+and an orbit around the plain model, as the command line of 0.1.0 left them, and its digits.
 """
 
 import shutil
@@ -85,17 +85,25 @@ def test_the_test_of_an_old_run_is_shown_and_not_repeated(old, capsys):
     assert (old / "plain" / "test.json").read_bytes() == before
 
 
+@pytest.mark.usefixtures("digits_0_1_0")
 def test_an_old_orbit_is_tested(old):
     assert main(["test", str(old / "invariant")]) == 0
     assert (old / "invariant" / "test.json").is_file()
 
 
+def test_a_run_on_the_old_digits_is_not_continued_on_the_new(old, capsys):
+    assert main(["train", "--resume", str(old / "plain"), "trainer.max_epochs=3"]) == 2
+    assert "the images or classes of digits are not those" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("digits_0_1_0")
 def test_an_old_run_is_continued(old):
     assert main(["train", "--resume", str(old / "plain"), "trainer.max_epochs=3"]) == 0
     rows = (old / "plain" / "metrics.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1", "2"]
 
 
+@pytest.mark.usefixtures("digits_0_1_0")
 def test_an_old_certificate_is_verified(old, monkeypatch):
     monkeypatch.chdir(old)  # the certificate names its target as it was typed
     assert main(["verify", str(old / "flagship" / "certificate.json")]) == 0

@@ -55,6 +55,7 @@ def test_an_unchanged_model_is_confirmed(folder):
     assert found.now.weights_sha256 == found.before.weights_sha256
 
 
+@pytest.mark.usefixtures("digits_0_1_0")
 def test_a_certificate_of_version_0_1_0_is_confirmed(tmp_path):
     copied = shutil.copytree(OLD, tmp_path / "flagship")
     assert verify(copied / "certificate.json").objections == ()
