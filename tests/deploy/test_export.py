@@ -61,7 +61,17 @@ def test_every_family_is_exported():
     """A family is a class of models: names that differ only in their design share one."""
     with torch.device("meta"):
         built = {n: type(turnwise.create_model(n, image_size=32)) for n in turnwise.list_models()}
-    assert {built[name] for name in families.FAMILIES} == set(built.values())
+    tried = {**families.FAMILIES, **families.REFUSED}
+    assert {built[name] for name in tried} == set(built.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", families.REFUSED)
+def test_a_family_that_amplifies_rounding_is_refused(name, tmp_path):
+    needs_onnx(".onnx")
+    with pytest.raises(CertificateError, match="differ from the model's"):
+        families.check(name, tmp_path / "model.onnx")
+    assert not any(tmp_path.iterdir())
 
 
 def test_the_file_describes_itself(written):

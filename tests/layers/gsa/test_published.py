@@ -71,6 +71,9 @@ def test_every_element_has_one_number(name, matrices):
     numbers = their_numbers(group, matrices(group))
     assert sorted(numbers.tolist()) == list(range(group.order))
     assert numbers[0] == 0
+    to_steps = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)  # (x, y) -> (row, col)
+    inverses = to_steps @ group.matrices().mT @ to_steps.T
+    assert (matrices(group)[numbers] - inverses).abs().max() < 1e-12
 
 
 def permutation_under(group, matrices, g):

@@ -93,9 +93,7 @@ def their_numbers(group: PlanarGroup, matrices: Matrices) -> Int64[Tensor, " gro
     rows_and_cols = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)  # (x, y) -> steps
     ours = rows_and_cols @ group.matrices().mT @ rows_and_cols.T
     distance = (ours[:, None] - matrices[None]).abs().amax(dim=(-2, -1))
-    gap, numbers = distance.min(dim=1)
-    assert gap.max() < 1e-9, "the published matrices are not those of the group"
-    return numbers
+    return distance.argmin(dim=1)
 
 
 def _in_our_order(group: PlanarGroup, matrices: Matrices, table: Table) -> Table:
