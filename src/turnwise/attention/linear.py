@@ -103,8 +103,8 @@ def attend_linearly(
 
 def pair_norms(features: Float[Tensor, "*many dim"]) -> Float[Tensor, "*many pair"]:
     """Return |f_p| of each pair (p, p + dim/2), which a rotation does not change."""
-    first, second = features.chunk(2, dim=-1)
-    return torch.hypot(first, second)
+    pairs = torch.stack(features.chunk(2, dim=-1))
+    return torch.linalg.vector_norm(pairs, dim=0)  # ONNX has no hypot
 
 
 def _mix_plainly(

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.onnx import OnnxExporterError
 
 from turnwise.errors import InputError, require, require_known
 from turnwise.inference.description import EXTRA, KEY, Description
@@ -77,10 +78,17 @@ def _write_onnx(graph: Graph, path: Path, description: Description) -> None:
         size < MAX_ONNX,
         f"the weights have {size:,} bytes, and one ONNX file holds {MAX_ONNX:,}; write pt2.",
     )
-    program: Any = torch.onnx.export(
-        graph, (), dynamo=True, verbose=False, external_data=False,
-        input_names=["images"], output_names=list(description.outputs),
-    )  # fmt: skip
+    try:
+        program: Any = torch.onnx.export(
+            graph, (), dynamo=True, verbose=False, external_data=False,
+            input_names=["images"], output_names=list(description.outputs),
+        )  # fmt: skip
+    except OnnxExporterError as error:
+        causes = [error, error.__cause__, getattr(error.__cause__, "__cause__", None)]
+        reason = str([cause for cause in causes if cause][-1]).splitlines()[0]
+        raise InputError(
+            f"torch cannot write this model as ONNX ({reason[:200]}); write pt2 instead."
+        ) from error
     program.model.metadata_props[KEY] = description.to_json()
     if description.precision != "int8":
         program.save(str(path), external_data=False)

@@ -39,7 +39,7 @@ def harmonic_score(images: Images) -> Float[Tensor, " batch"]:
     image without a centre of mass of its own still has a direction.
     """
     x, y = pixel_centres(*images.shape[-2:]).to(images.device).unbind(-1)
-    radius, angle = torch.hypot(x, y), torch.atan2(y, x)
+    radius, angle = (x.square() + y.square()).sqrt(), torch.atan2(y, x)  # ONNX has no hypot
     template = sum(torch.cos(k * (angle - DIRECTION * math.sqrt(k))) for k in (1, 2, 3)) * radius
     return (images.mean(dim=1) * template.to(images)).mean(dim=(-2, -1))
 
