@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 from PIL import Image
+from records import append_record
 
 from turnwise.runs import Run
 from turnwise.training.recipe import make_recipe
@@ -123,9 +124,8 @@ def main() -> None:
             found = kill_a_prediction(whole, images, 10, draw)
             results.setdefault("prediction", []).append(found)
     counts = {kind: f"{sum(found)} / {len(found)}" for kind, found in results.items()}
-    with RECORD.open("a") as file:
-        file.write(json.dumps({"survived / tried": counts, "seed": args.seed,
-                               "torch": str(torch.__version__)}) + "\n")  # fmt: skip
+    command = f"python benchmarks/chaos.py --kills {args.kills} --seed {args.seed}"
+    append_record(RECORD, command, {"survived / tried": counts, "torch": str(torch.__version__)})
     print(json.dumps(counts))
 
 

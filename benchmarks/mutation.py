@@ -10,7 +10,7 @@ files first, and up to --budget CPU seconds together.  Files that fail without a
 they count on a fresh process, are left out.
 
 One process imports the libraries, and each mutant runs in a fork of it, on a copy of the
-repository.  The record, benchmarks/mutation.jsonl, gets one line for each mutant.  The last line
+repository.  The record, benchmarks/mutants.ndjson, gets one line for each mutant.  The last line
 printed is killed / tried.
 """
 
@@ -38,7 +38,7 @@ import torchmetrics  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "turnwise"
-RECORD = Path(__file__).with_suffix(".jsonl")
+RECORD = Path(__file__).with_name("mutants.ndjson")
 SCOPE = ("groups", "geometry", "attention", "layers", "training", "data/splits.py")
 FILES = 10  # test files for a mutant: collecting them takes time, too
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {

@@ -96,7 +96,7 @@ def test_a_report_shows_certificate_and_test_result(turnwise, run, empty_folder)
     assert turnwise("test", run)[0] == 0
     assert turnwise("report", run, "--images", 1)[0] == 0
     page = (empty_folder / "report.html").read_text()
-    assert "INVARIANT under C4" in page and "Scores on the test split" in page
+    assert "INVARIANT under C4" in page and "Scores on the test images" in page
 
 
 def test_a_page_that_is_too_large_is_not_written(refused, run, empty_folder, monkeypatch):

@@ -191,7 +191,10 @@ def test_a_damaged_checkpoint_is_refused_before_training(tmp_path, quick):
 
 
 def test_a_loss_that_is_not_a_number_leaves_no_folder(tmp_path, quick):
-    recipe = quick("optimisation.learning_rate=1e9", "optimisation.gradient_clip=null")
+    recipe = quick(
+        "optimisation.learning_rate=1e9", "optimisation.gradient_clip=null",
+        "optimisation.batch_size=100",
+    )  # fmt: skip
     with pytest.raises(InputError, match="training diverges: the gradients of 5 steps"):
         train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -104,7 +104,7 @@ def test_the_averaged_weights_are_the_validated_ones(tmp_path, quick):
 
 def test_a_run_of_fewer_steps_than_an_update_takes_is_averaged(tmp_path, quick):
     """Three steps in all: without an update the stored weights would be the initial ones."""
-    few = ("optimisation.ema=0.9", "trainer.max_epochs=1", "optimisation.batch_size=2000")
+    few = ("optimisation.ema=0.9", "trainer.max_epochs=1", "optimisation.batch_size=500")
     models = [
         load(train(quick(*few, f"optimisation.learning_rate={rate}"), tmp_path / f"{rate}"))
         for rate in (0.001, 0.1)

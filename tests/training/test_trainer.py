@@ -16,7 +16,7 @@ def build(recipe, folder, kind="class"):
 
 
 def test_selection_is_by_validation_accuracy(tmp_path, quick):
-    best, last = build(quick(), tmp_path).checkpoint_callbacks
+    best, last, _ = build(quick(), tmp_path).checkpoint_callbacks
     assert (best.monitor, best.mode, best.filename) == ("val_accuracy", "max", "best")
     assert (last.monitor, last.filename) == (None, "last")
 
@@ -34,7 +34,7 @@ def test_selection_is_by_validation_accuracy(tmp_path, quick):
 )
 def test_any_score_can_select(tmp_path, quick, kind, select, monitor, mode):
     trainer = build(quick(f"trainer.select={select}", "trainer.patience=2"), tmp_path, kind)
-    best, _ = trainer.checkpoint_callbacks
+    best, *_ = trainer.checkpoint_callbacks
     (stop,) = trainer.early_stopping_callbacks
     assert (best.monitor, best.mode) == (stop.monitor, stop.mode) == (monitor, mode)
 

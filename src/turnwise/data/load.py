@@ -52,7 +52,7 @@ def load_dataset(  # noqa: PLR0913 - what a user may choose
 
     >>> digits = load_dataset("digits")
     >>> len(digits.train), len(digits.val), len(digits.test), digits.channels, digits.image_size
-    (4000, 500, 500, 1, 28)
+    (1500, 500, 500, 1, 28)
     """
     check_image_options(image_size, channels, crop)
     require(seed >= 0, f"seed = {seed} must not be negative; try 0.")
