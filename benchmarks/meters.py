@@ -82,20 +82,12 @@ class Recorded:
         self.graph.replay()
 
 
-def step_and_inference(
-    model: nn.Module, blocks: Iterable[nn.Module], images: Tensor, labels: Tensor
-) -> dict[str, Callable[[], Any]]:
-    """A training step and an inference, ready to be called; on a GPU recorded, to be replayed.
-
-    The blocks are compiled, once for all that are alike: whole models of twelve take minutes.
-    """
+def passes(
+    model: nn.Module, images: Tensor, labels: Tensor
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return a training step and an inference, in bfloat16 on a GPU."""
     device = images.device
     on_gpu = device.type == "cuda"
-    if on_gpu:
-        torch.compiler.reset()  # or what differs between models would become variable, and slower
-    for block in blocks:
-        block.compile(dynamic=False)
-    model.to(device)
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=1e-5, fused=on_gpu or None, capturable=on_gpu
     )
@@ -115,6 +107,24 @@ def step_and_inference(
         with torch.no_grad():
             logits()
 
+    return step, infer
+
+
+def step_and_inference(
+    model: nn.Module, blocks: Iterable[nn.Module], images: Tensor, labels: Tensor
+) -> dict[str, Callable[[], Any]]:
+    """A training step and an inference, ready to be called; on a GPU recorded, to be replayed.
+
+    The blocks are compiled, once for all that are alike: whole models of twelve take minutes.
+    """
+    device = images.device
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.compiler.reset()  # or what differs between models would become variable, and slower
+    for block in blocks:
+        block.compile(dynamic=False)
+    model.to(device)
+    step, infer = passes(model, images, labels)
     return {"step": ready(step, device), "inference": ready(infer, device)}
 
 

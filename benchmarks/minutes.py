@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 import torch
 from PIL import Image
 from records import append_record, read_records
+from side_by_side import run_side_by_side
 
 from turnwise.data import Dataset, load_dataset
 from turnwise.data.dataset import SPLITS, concatenate
@@ -214,11 +214,7 @@ def run_all(jobs: Sequence[Job], args: argparse.Namespace) -> int:
         print(f"{title}: {_shown(figures)} in {seconds:.0f} s", flush=True)
         return True
 
-    with ThreadPoolExecutor(args.jobs) as pool:
-        outcomes = list(pool.map(run, left))
-    if late := outcomes.count(None):
-        print(f"{late} runs were not started in {args.at_most:g} minutes; give the command again")
-    return outcomes.count(False)
+    return run_side_by_side(run, left, args.jobs, args.at_most)
 
 
 def _turnwise(words: Sequence[str], threads: int) -> subprocess.CompletedProcess[str]:

@@ -21,13 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 from records import Record, append_record, read_records
+from side_by_side import run_side_by_side
 
 from turnwise.reports.tables import format_percent, markdown_table
 
@@ -239,11 +239,7 @@ def run_all(jobs: Sequence[Job], args: argparse.Namespace) -> int:
         print(f"{title}: {shown:.4f} after {minutes:.1f} minutes", flush=True)
         return True
 
-    with ThreadPoolExecutor(args.jobs) as pool:
-        outcomes = list(pool.map(run, left))
-    if late := outcomes.count(None):
-        print(f"{late} runs were not started in {args.minutes:g} minutes; give the command again")
-    return outcomes.count(False)
+    return run_side_by_side(run, left, args.jobs, args.minutes)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from meters import now
+from meters import now, passes
 from records import append_record
 from torch import nn
 
@@ -60,29 +59,12 @@ def models(args: argparse.Namespace) -> dict[str, nn.Module]:
 def works(model: nn.Module, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     """Return a training step and an inference, ready to be called."""
     device = torch.device(args.device)
-    on_gpu = device.type == "cuda"
     model.to(device)
     if args.compile:
         model.compile()
     images = torch.rand(args.batch, 3, args.size, args.size, device=device)
     labels = torch.randint(0, 3, (args.batch, args.size, args.size), device=device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=on_gpu or None)
-
-    def logits() -> torch.Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-            return model(images)
-
-    def step() -> None:
-        model.train()
-        optimiser.zero_grad()
-        F.cross_entropy(logits().float(), labels).backward()
-        optimiser.step()
-
-    def infer() -> None:
-        model.eval()
-        with torch.no_grad():
-            logits()
-
+    step, infer = passes(model, images, labels)
     return {"step": step, "inference": infer}
 
 

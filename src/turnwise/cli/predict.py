@@ -139,7 +139,7 @@ def _mask_files(images: list[str]) -> list[Path]:
 
 
 def _tiling(args: argparse.Namespace, model: "nn.Module", side: int | None) -> "Tiling":
-    """Return the tiles that were asked for, or those that suit the model."""
+    """Return the tiles given on the command line, or those that suit the model."""
     from turnwise.inference.exported import FileModel
     from turnwise.inference.tiling import Tiling
 

@@ -49,7 +49,7 @@ def live_part(
         ],
     }
     html = f"{_controls(examples, first.classes)}\n{data_html('live-data', data)}"
-    return LivePart(html, read_assets("resampling.js", "live.js"))
+    return LivePart(html, read_assets("resampling.js", "drop.js", "live.js"))
 
 
 def _onnx_file(model: LoadedModel) -> bytes:

@@ -32,6 +32,6 @@ accept="image/png,image/jpeg,image/tiff,image/bmp,image/webp"></div>
         f"Turnwise: {name}",
         [Section("Rotate your picture", html)],
         summary=summary,
-        script=read_assets("predictions.js", "serve.js"),
+        script=read_assets("predictions.js", "drop.js", "serve.js"),
         calls_server=True,
     )

@@ -89,16 +89,16 @@ def plan_training(
     end = (time.monotonic() if began is None else began) + 60 * minutes
     on_cpu = "trainer.accelerator=cpu" in overrides or not torch.cuda.is_available()
     device = torch.device("cpu" if on_cpu else "cuda")
-    asked = make_data_part(source, [s for s in overrides if s.startswith("data.")])
-    largest = asked.image_size or largest_side(device.type, _kind(asked))
+    given = make_data_part(source, [s for s in overrides if s.startswith("data.")])
+    largest = given.image_size or largest_side(device.type, _kind(given))
     started = time.monotonic()
-    loaded = _load(asked, _size_to_read(asked, largest), data_dir)
+    loaded = _load(given, _size_to_read(given, largest), data_dir)
     reading = time.monotonic() - started
     share = _largest_over_smallest(loaded)
     trials = list[Trial]()
     kind = loaded.target.kind
     for choice in read_choices(source, device.type, kind=kind, unequal=share > UNEQUAL):
-        side = min(asked.image_size or choice.side, loaded.image_size)
+        side = min(given.image_size or choice.side, loaded.image_size)
         if trials and len(loaded.train) < choice.images:
             continue
         recipe = choice.recipe(source, overrides, side=side, batch=len(loaded.train))

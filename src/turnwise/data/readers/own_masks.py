@@ -195,7 +195,7 @@ def _instances(
         own = names[(names != 0) & (names != (-1 if ignored is None else ignored))]
         require(
             len(own) <= MOST_INSTANCES,
-            f"a mask has {len(own)} instances, and at most {MOST_INSTANCES} can be told apart.",
+            f"a mask has {len(own)} instances; the limit is {MOST_INSTANCES}.",
         )
         numbers = torch.searchsorted(own, image) + 1 if len(own) else torch.zeros_like(image)
         target[:] = torch.where(torch.isin(image, own), numbers, 0).short()

@@ -7,6 +7,7 @@ Departs:  see `layers.gsa.published`, choice by choice.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -74,7 +75,7 @@ class AttentionPlan:
             )
 
 
-class _RelativeAttention(nn.Module):
+class _RelativeAttention(nn.Module, ABC):
     """What both layers share: the constructor, the projections and the maps of positions."""
 
     feature_layout = "regular"
@@ -105,9 +106,9 @@ class _RelativeAttention(nn.Module):
         self.project = Projections(plan, in_channels, out_channels, head_dim)
         self._make_positions(head_dim)
 
+    @abstractmethod
     def _make_positions(self, head_dim: int) -> None:
         """Make the positional encodings, which share the `head_dim` channels of a query."""
-        raise NotImplementedError
 
     def attention_taps(self) -> AttentionTaps:
         return self.project.attention_taps()

@@ -249,17 +249,7 @@
       live.examples[i].bytes = bytesOf(live.examples[i].pixels);
       button.addEventListener("click", () => take(runtime, live.examples[i].bytes, live.examples[i].label));
     });
-    input.addEventListener("change", () => open(runtime, input.files[0]));
-    drop.addEventListener("dragover", (event) => {
-      event.preventDefault();
-      drop.classList.add("over");
-    });
-    drop.addEventListener("dragleave", () => drop.classList.remove("over"));
-    drop.addEventListener("drop", (event) => {
-      event.preventDefault();
-      drop.classList.remove("over");
-      open(runtime, event.dataTransfer.files[0]);
-    });
+    takeFiles(drop, input, (file) => open(runtime, file));
     for (const control of [slider, input, occlusion, play, ...quarters, ...pictures]) control.disabled = false;
   }
 

@@ -73,17 +73,7 @@ function take(file) {
 }
 
 slider.addEventListener("input", predict);
-input.addEventListener("change", () => take(input.files[0]));
-drop.addEventListener("dragover", (event) => {
-  event.preventDefault();
-  drop.classList.add("over");
-});
-drop.addEventListener("dragleave", () => drop.classList.remove("over"));
-drop.addEventListener("drop", (event) => {
-  event.preventDefault();
-  drop.classList.remove("over");
-  take(event.dataTransfer.files[0]);
-});
+takeFiles(drop, input, take);
 for (const button of document.querySelectorAll("[data-degrees]")) {
   button.addEventListener("click", () => {
     slider.value = button.dataset.degrees;
